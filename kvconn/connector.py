@@ -1,0 +1,110 @@
+"""The door for engines: one configuration, opened as a scheduler half, a worker half, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvconn.backend import Settings
+from kvconn.config import (
+    ConnectorConfig,
+    build_backend,
+    build_policies,
+    load_config,
+    log_resolved,
+)
+from kvconn.geometry import Geometry
+from kvconn.identity import Namespace, Shard
+from kvconn.memory import KVCaches
+from kvconn.scheduler import SchedulerConnector
+from kvconn.worker import WorkerConnector
+
+__all__ = ["Connector"]
+
+
+class Connector:
+    """Opens the halves of one configured backend.
+
+    In a scheduler process call :meth:`open_scheduler`, in a worker process :meth:`open_worker`,
+    in one process for both call both; transfers cross between them, as bytes where needed.  As a
+    context manager it closes what it opened.
+
+    >>> with Connector.load("cpu://?capacity=8GiB") as connector:
+    ...     scheduler = connector.open_scheduler(geometry, namespace)
+    ...     worker = connector.open_worker(geometry, namespace, caches)
+    """
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self.config = config
+        self.backend_name = config.backend.name
+        self._backend = build_backend(config.backend)
+        self._policies = build_policies(config)
+        self._settings = Settings(
+            lease_seconds=config.lease_seconds,
+            transfer_timeout_s=config.transfer_timeout_s,
+            events=config.events,
+        )
+        self.scheduler: SchedulerConnector | None = None
+        self.worker: WorkerConnector | None = None
+        log_resolved(config)
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any] | ConnectorConfig) -> Self:
+        """From a URL, a mapping, or a ``.toml`` or ``.json`` file.
+
+        Raises a :class:`~kvconn.errors.ConfigurationError` that says what would be valid.
+        """
+        return cls(source if isinstance(source, ConnectorConfig) else load_config(source))
+
+    def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> SchedulerConnector:
+        """The half that decides; once, in the engine's scheduler process."""
+        self.scheduler = SchedulerConnector(
+            self._backend,
+            self._policies,
+            geometry,
+            namespace,
+            name=self.backend_name,
+            settings=self._settings,
+            strict=self.config.strict,
+        )
+        return self.scheduler
+
+    def open_worker(
+        self,
+        geometry: Geometry,
+        namespace: Namespace,
+        caches: KVCaches,
+        shard: Shard | None = None,
+    ) -> WorkerConnector:
+        """The half that moves bytes; once per worker process, with that rank's ``shard``."""
+        self.worker = WorkerConnector(
+            self._backend,
+            geometry,
+            namespace,
+            caches,
+            shard=shard,
+            name=self.backend_name,
+            settings=self._settings,
+        )
+        return self.worker
+
+    def close(self, deadline: float = 5.0) -> list[int]:
+        """Close both halves, worker first; the ids of the transfers left behind."""
+        left: set[int] = set()
+        for half in (self.worker, self.scheduler):
+            if half is not None:
+                left.update(half.close(deadline))
+        return sorted(left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

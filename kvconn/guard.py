@@ -1,0 +1,46 @@
+"""Calls into plugins that never raise into the engine (guarantee F2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["Guard"]
+
+_log = logging.getLogger("kvconn")
+_Answer = TypeVar("_Answer")
+
+
+class Guard:
+    """Counts what one plugin raises and logs each kind of failure once.
+
+    The hot paths of the connector write their own ``try`` around a bound method and call
+    :meth:`failed`, since a wrapper per call would cost as much as the call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.errors = 0
+        self._logged: set[tuple[str, str]] = set()
+
+    def failed(self, hook: str, error: BaseException, consequence: str) -> None:
+        """Count ``error`` from ``hook``; log it the first time its type comes from there."""
+        self.errors += 1
+        kind = (hook, type(error).__name__)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            _log.warning(
+                "%s.%s raised %r: %s; this is logged once",
+                self.name, hook, error, consequence, exc_info=error,
+            )
+
+    def call(
+        self, hook: Callable[..., _Answer], *arguments: Any, otherwise: _Answer, consequence: str
+    ) -> _Answer:
+        """``hook(*arguments)``, or ``otherwise`` when it raises."""
+        try:
+            return hook(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
+            self.failed(hook.__name__, error, consequence)
+            return otherwise

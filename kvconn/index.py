@@ -1,0 +1,315 @@
+"""Which chunks a backend holds, who leases them, and what goes to make room.
+
+The scheduler-side half of every backend with a capacity of its own.  All operations are batched
+and amortised constant per key; the structure is chosen for what CPython does cheaply:
+
+* a chunk is an *entry*, an integer below the capacity that is re-used; parallel lists hold its
+  key and its pins, so that no object per chunk burdens the garbage collector;
+* the keys lie in 256 small dicts, since growing one dict of a million keys stops the scheduler
+  for tens of milliseconds, and deleting from a dict makes it grow again and again;
+* a chunk that is still being written is not in those dicts: it cannot be found by mistake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from kvconn.eviction import EvictionPolicy
+from kvconn.identity import Key
+from kvconn.leases import Lease
+
+__all__ = ["ChunkIndex"]
+
+_FREE = -1
+"""Pin count of an entry that is free or being written."""
+
+
+class ChunkIndex:
+    """An index of at most ``capacity`` chunks.  One thread: the scheduler's."""
+
+    def __init__(
+        self,
+        capacity: int,
+        eviction: EvictionPolicy,
+        *,
+        lease_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.capacity = capacity
+        self._eviction = eviction
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._ready: list[dict[Key, int]] = [{} for _ in range(256)]
+        self._writing: dict[Key, int] = {}
+        self._abandoned: set[int] = set()
+        """Entries still being written for a key that nobody wants any more (after a reset)."""
+        self._key_of: list[Key | None] = []
+        self._pins: list[int] = []
+        self._free: list[int] = []
+        self._idle = 0
+        """Entries that can be found and that nobody pins: what can be evicted."""
+        self._dropped: set[int] = set()
+        """Entries that can no longer be found but are still pinned."""
+        self._leases: dict[str, Lease] = {}
+        self._version = 0
+        self.evicted = 0
+        """Entries evicted since the index was made."""
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def lookup(self, owner: str, keys: Sequence[Key]) -> int:
+        """Length of the leading run of ``keys`` that can be loaded; ``owner`` leases it.
+
+        Replaces what ``owner`` leased before.  Asking the same again costs one comparison.
+        """
+        old = self._leases.pop(owner, None)
+        if old is not None and old.version == self._version and old.asked == keys:
+            old.expires = self._clock() + self._lease_seconds
+            self._leases[owner] = old
+            return len(old.entries)
+        entries = self._pin_leading(keys)
+        if entries:
+            expires = self._clock() + self._lease_seconds
+            self._leases[owner] = Lease(list(keys), entries, self._version, expires)
+        if old is not None:
+            self._unpin(old.entries)
+        return len(entries)
+
+    def _pin_leading(self, keys: Sequence[Key]) -> list[int]:
+        ready, pins = self._ready, self._pins
+        entries: list[int] = []
+        add = entries.append
+        newly_pinned = 0
+        for key in keys:
+            entry = ready[key[-1]].get(key)
+            if entry is None:
+                break
+            count = pins[entry]
+            pins[entry] = count + 1
+            if not count:
+                newly_pinned += 1
+            add(entry)
+        self._idle -= newly_pinned
+        return entries
+
+    def release(self, owner: str) -> None:
+        """Give up what ``owner`` leases; nothing if it leases nothing."""
+        lease = self._leases.pop(owner, None)
+        if lease is not None:
+            self._unpin(lease.entries)
+
+    def take(self, owner: str, keys: Sequence[Key]) -> list[int]:
+        """Turn ``owner``'s lease into pins on the leading run of ``keys`` that is still there.
+
+        The caller now owns one pin per returned entry and gives it up with :meth:`loaded`.  What
+        was leased beyond that is released.  Without a lease, the keys are looked up anew.
+        """
+        lease = self._leases.pop(owner, None)
+        count = len(keys)
+        if lease is None or lease.asked[:count] != keys:
+            entries = self._pin_leading(keys)
+            if lease is not None:
+                self._unpin(lease.entries)
+            return entries
+        entries = lease.entries
+        usable = min(count, len(entries))
+        if self._dropped:
+            usable = next(
+                (i for i, entry in enumerate(entries[:usable]) if entry in self._dropped), usable
+            )
+        if usable < len(entries):
+            self._unpin(entries[usable:])
+            return entries[:usable]
+        return entries
+
+    def loaded(self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]) -> None:
+        """Give up the pins that :meth:`take` gave; a key that failed is forgotten."""
+        if not all(verdicts):
+            for key, entry, good in zip(keys, entries, verdicts, strict=True):
+                if not good:
+                    self._drop(key, entry)
+        self._unpin(entries)
+
+    def touch(self, keys: Sequence[Key]) -> None:
+        """Those of ``keys`` that are here were used."""
+        ready = self._ready
+        found = [
+            entry for key in keys if (entry := ready[key[-1]].get(key)) is not None
+        ]
+        if found:
+            self._eviction.touch(found)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def reserve(self, keys: Sequence[Key]) -> tuple[list[Key], list[int], list[Key]]:
+        """Make room for those of ``keys`` that are neither here nor being written.
+
+        Answers ``(accepted keys, their entries, evicted keys)``.  When room is short the leading
+        keys get it.  When nothing can be evicted the answer is given in constant time.
+        """
+        ready, writing = self._ready, self._writing
+        wanted = [key for key in keys if key not in ready[key[-1]] and key not in writing]
+        if not wanted:
+            return [], [], []
+        if len(set(wanted)) < len(wanted):
+            wanted = list(dict.fromkeys(wanted))
+        evicted = self._make_room(len(wanted))
+        entries = self._allocate(len(wanted))
+        accepted = wanted if len(entries) == len(wanted) else wanted[: len(entries)]
+        key_of = self._key_of
+        for key, entry in zip(accepted, entries, strict=True):
+            key_of[entry] = key
+            writing[key] = entry
+        return accepted, entries, evicted
+
+    def _make_room(self, count: int) -> list[Key]:
+        """Evict until ``count`` entries are free, or nothing more can be evicted."""
+        missing = count - len(self._free) - (self.capacity - len(self._pins))
+        missing = min(missing, self._idle)
+        if missing <= 0:
+            return []
+        key_of, ready, pins = self._key_of, self._ready, self._pins
+        victims = self._eviction.evict(missing, pins, key_of)
+        evicted: list[Key] = []
+        for entry in victims:
+            key = cast("Key", key_of[entry])
+            del ready[key[-1]][key]
+            pins[entry] = _FREE
+            evicted.append(key)
+        self._idle -= len(victims)
+        self._free += victims
+        self.evicted += len(victims)
+        self._version += 1
+        return evicted
+
+    def _allocate(self, count: int) -> list[int]:
+        """Up to ``count`` free entries; fresh ones are consecutive, which copies like."""
+        free, first = self._free, len(self._pins)
+        fresh = min(count, self.capacity - first)
+        entries = list(range(first, first + fresh))
+        self._pins += [_FREE] * fresh
+        self._key_of += [None] * fresh
+        if fresh < count and free:
+            entries += free[: -(count - fresh) - 1 : -1]
+            del free[-(count - fresh) :]
+        return entries
+
+    def stored(
+        self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]
+    ) -> list[Key]:
+        """End what :meth:`reserve` began: good keys can be found from now on.
+
+        Answers the keys that came to nothing, failed or dropped meanwhile, and that nobody has
+        stored or reserved anew: whatever bytes they left behind are waste.
+        """
+        ready, writing, pins = self._ready, self._writing, self._pins
+        kept_keys: list[Key] = []
+        kept: list[int] = []
+        lost: list[Key] = []
+        for key, entry, good in zip(keys, entries, verdicts, strict=True):
+            if writing.get(key) == entry:
+                del writing[key]
+                if good:
+                    ready[key[-1]][key] = entry
+                    pins[entry] = 0
+                    kept_keys.append(key)
+                    kept.append(entry)
+                    continue
+            self._abandoned.discard(entry)
+            self._release_entry(entry)
+            if key not in writing and key not in ready[key[-1]]:
+                lost.append(key)
+        if kept:
+            self._idle += len(kept)
+            self._version += 1
+            self._eviction.insert(kept, kept_keys)
+        return lost
+
+    # -- the whole -------------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """Release the leases that ran out; how many."""
+        now, late = self._clock(), 0
+        # A lease is put at the end whenever it is renewed: the first is the first to run out.
+        while self._leases:
+            owner, lease = next(iter(self._leases.items()))
+            if lease.expires > now:
+                break
+            self.release(owner)
+            late += 1
+        return late
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Drop those of ``keys`` that are here; a pinned one goes when its last pin does."""
+        for key in keys:
+            entry = self._ready[key[-1]].get(key)
+            if entry is not None:
+                self._drop(key, entry)
+
+    def clear(self) -> int:
+        """Drop everything; how many could be found before.  Stores in flight come to nothing."""
+        count = len(self)
+        self.forget([key for shard in self._ready for key in shard])
+        self._abandoned.update(self._writing.values())
+        self._writing.clear()
+        return count
+
+    def __len__(self) -> int:
+        """Entries that can be found."""
+        return sum(map(len, self._ready))
+
+    @property
+    def leases(self) -> int:
+        """Requests that hold a lease."""
+        return len(self._leases)
+
+    @property
+    def reservations(self) -> int:
+        """Entries set aside for stores in flight."""
+        return len(self._writing) + len(self._abandoned)
+
+    @property
+    def used(self) -> int:
+        """Entries that are not free, stores in flight included; never above ``capacity``."""
+        return len(self._pins) - len(self._free)
+
+    # -- entries ---------------------------------------------------------------------------
+
+    def _unpin(self, entries: Sequence[int]) -> None:
+        pins = self._pins
+        idle: list[int] = []
+        for entry in entries:
+            count = pins[entry] - 1
+            pins[entry] = count
+            if not count:
+                idle.append(entry)
+        if self._dropped:
+            gone = [entry for entry in idle if entry in self._dropped]
+            self._dropped.difference_update(gone)
+            for entry in gone:
+                self._release_entry(entry)
+            idle = [entry for entry in idle if pins[entry] == 0]
+        if idle:
+            self._idle += len(idle)
+            self._eviction.unpinned(idle)
+
+    def _drop(self, key: Key, entry: int) -> None:
+        """Make ``key`` a miss from here on, if ``entry`` still is what it names."""
+        shard = self._ready[key[-1]]
+        if shard.get(key) != entry:
+            return
+        del shard[key]
+        self._version += 1
+        self._eviction.remove([entry])
+        if self._pins[entry]:
+            self._dropped.add(entry)
+        else:
+            self._idle -= 1
+            self._release_entry(entry)
+
+    def _release_entry(self, entry: int) -> None:
+        self._pins[entry] = _FREE
+        self._key_of[entry] = None
+        self._free.append(entry)

@@ -1,0 +1,145 @@
+"""A backend whose scheduler side is a :class:`~kvconn.index.ChunkIndex` over its own capacity."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from kvconn.backend import Backend
+from kvconn.errors import CapacityTooSmall
+from kvconn.events import EventLog
+from kvconn.index import ChunkIndex
+from kvconn.registry import load_eviction_class
+from kvconn.types import (
+    BlockState,
+    KVEvent,
+    Request,
+    StorePlan,
+    Transfer,
+    TransferKind,
+    new_transfer_id,
+)
+
+if TYPE_CHECKING:
+    from kvconn.geometry import Geometry
+    from kvconn.identity import Key, Namespace
+
+__all__ = ["IndexedBackend"]
+
+_HIT, _MISS = bytes([BlockState.HIT]), bytes([BlockState.MISS])
+
+
+class IndexedBackend(Backend):
+    """Everything of the scheduler side but the size: leases, eviction, life cycle, events.
+
+    A subclass names its tier, says how many chunks its capacity holds, and opens its worker.
+    """
+
+    tier: ClassVar[str]
+    """Names this backend in events, resets and reports."""
+
+    @abstractmethod
+    def chunks_that_fit(self, geometry: Geometry) -> int:
+        """How many chunks the configured capacity holds, all their shards counted."""
+
+    @abstractmethod
+    def eviction_name(self) -> str:
+        """The eviction policy, by entry-point name."""
+
+    def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> None:  # noqa: ARG002
+        chunks = self.chunks_that_fit(geometry)
+        if chunks < 1:
+            msg = (
+                f"the capacity of {self.tier} does not hold one chunk of {geometry.slot_bytes} B "
+                f"on each of {geometry.ranks} ranks: raise capacity or lower blocks_per_chunk"
+            )
+            raise CapacityTooSmall(msg)
+        self._index = ChunkIndex(
+            chunks,
+            load_eviction_class(self.eviction_name())(chunks),
+            lease_seconds=self.settings.lease_seconds,
+        )
+        self._loading = 0
+        self._events = EventLog(self.tier, keep=self.settings.events)
+
+    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:
+        """The keys after the first miss are not looked at: only a leading run can be used."""
+        hits = self._index.lookup(request.id, keys)
+        return _HIT * hits + _MISS * (len(keys) - hits)  # type: ignore[return-value]
+
+    def release(self, request: Request) -> None:
+        self._index.release(request.id)
+
+    def prepare_load(self, request: Request, keys: list[Key]) -> Transfer | None:
+        entries = self._index.take(request.id, keys)
+        if not entries:
+            return None
+        self._loading += len(entries)
+        return self._transfer(TransferKind.LOAD, request, keys[: len(entries)], entries)
+
+    def touch(self, request: Request, keys: list[Key]) -> None:  # noqa: ARG002
+        self._index.touch(keys)
+
+    def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan | None:
+        accepted, entries, evicted = self._index.reserve(keys)
+        self._events.removed(evicted)
+        if not accepted:
+            return None
+        transfer = self._transfer(TransferKind.STORE, request, accepted, entries, evicted)
+        return StorePlan(transfer.keys, transfer, evicted)
+
+    def _transfer(
+        self,
+        kind: TransferKind,
+        request: Request,
+        keys: list[Key],
+        entries: list[int],
+        evicted: Sequence[Key] = (),  # noqa: ARG002 - for backends whose workers delete
+    ) -> Transfer:
+        return Transfer(
+            id=new_transfer_id(),
+            kind=kind,
+            request_id=request.id,
+            keys=tuple(keys),
+            locations=tuple(entries),
+            timeout_s=self.settings.transfer_timeout_s,
+        )
+
+    def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
+        if transfer.kind is TransferKind.LOAD:
+            self._loading -= len(transfer.keys)
+            self._index.loaded(transfer.keys, transfer.locations, verdicts)
+            self._events.failed(transfer.keys, verdicts)
+            if not all(verdicts):
+                self._wasted(
+                    [k for k, good in zip(transfer.keys, verdicts, strict=True) if not good]
+                )
+        else:
+            self._wasted(self._index.stored(transfer.keys, transfer.locations, verdicts))
+            self._events.stored(transfer.keys, verdicts)
+
+    def _wasted(self, keys: list[Key]) -> None:
+        """Bytes of ``keys`` may lie somewhere that nothing refers to; nothing to do by default."""
+
+    def step(self) -> None:
+        self._index.expire()
+
+    def reset(self) -> Mapping[str, int]:
+        self._events.cleared()
+        return {self.tier: self._index.clear()}
+
+    def take_events(self) -> Sequence[KVEvent]:
+        return self._events.take()
+
+    def collect_stats(self) -> Mapping[str, float]:
+        """``entries``, ``used`` and ``capacity`` in chunks; the others as in the contract."""
+        index = self._index
+        return {
+            "entries": len(index),
+            "used": index.used,
+            "capacity": index.capacity,
+            "leases": index.leases,
+            "reservations": index.reservations,
+            "loading": self._loading,
+        }

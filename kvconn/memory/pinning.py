@@ -1,0 +1,27 @@
+"""Page-locking of the host pool for a CUDA device; elsewhere nothing."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["pin", "unpin"]
+
+
+def pin(address: int, nbytes: int, device: torch.device | str | None) -> bool:
+    """Register the memory so that copies to and from ``device`` are asynchronous; whether done.
+
+    Touches all of it.  Raises :class:`RuntimeError` when the driver refuses.
+    """
+    if device is None or torch.device(device).type != "cuda" or not nbytes:
+        return False
+    status = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+    if status:
+        msg = f"cudaHostRegister of {nbytes} bytes answered {status}: lower the pool's capacity"
+        raise RuntimeError(msg)
+    return True
+
+
+def unpin(address: int) -> None:
+    """The inverse of :func:`pin`, once the copies in flight have ended."""
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(address)

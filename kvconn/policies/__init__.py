@@ -1,0 +1,1 @@
+"""The policies that ship with kvconn, found by entry point like everybody else's."""

@@ -1,0 +1,388 @@
+"""The scheduler-side half of a connector: policies first, then the backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+from kvconn.backend import Backend, Settings
+from kvconn.errors import (
+    ConnectorClosed,
+    KvconnError,
+    MisuseError,
+    TransferAlreadyCompleted,
+    UnknownTransfer,
+    WrongKey,
+)
+from kvconn.gate import PolicyGate
+from kvconn.geometry import Geometry
+from kvconn.guard import Guard
+from kvconn.identity import DIGEST_BYTES, Key, Namespace
+from kvconn.policy import Policy
+from kvconn.requests import RequestState
+from kvconn.stats import ConnectorStats
+from kvconn.threads import run_bounded
+from kvconn.types import BlockState, Hits, KVEvent, Request, StorePlan, Transfer, TransferKind
+
+__all__ = ["SchedulerConnector"]
+
+_MISS, _PENDING = int(BlockState.MISS), int(BlockState.PENDING)
+_ONLY_HITS = bytes(int(state == BlockState.HIT) for state in range(256))
+"""Translates states so that whatever is not a hit, nonsense included, is a miss."""
+_NOTHING = StorePlan()
+
+
+class SchedulerConnector:
+    """What an engine's scheduler calls.  One thread; nothing here does I/O or sleeps.
+
+    No method but the constructor raises because of a plugin.  What the engine itself does wrong
+    raises a :class:`~kvconn.errors.MisuseError` when ``strict``, and is counted otherwise.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        policies: Iterable[tuple[str, Policy]],
+        geometry: Geometry,
+        namespace: Namespace,
+        *,
+        name: str = "backend",
+        settings: Settings | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.geometry = geometry
+        self.namespace = namespace
+        self.strict = strict
+        self.stats = ConnectorStats()
+        self._backend = backend
+        self._gate = PolicyGate(policies)
+        self._guard = Guard(f"backend {name}")
+        self._requests: dict[str, RequestState] = {}
+        self._inflight: dict[int, Transfer] = {}
+        self._completed: dict[int, None] = {}
+        self._closed = False
+        if settings is not None:
+            backend.settings = settings
+        backend.open_scheduler(geometry, namespace)
+        # Bound once: a lookup of a method costs as much as a lookup of a key.
+        self._lookup = backend.lookup
+        self._touch = backend.touch
+        self._prepare_load = backend.prepare_load
+        self._prepare_store = backend.prepare_store
+        self._complete = backend.complete_transfer
+
+    # -- a request's life ------------------------------------------------------------------
+
+    def request_started(self, request: Request) -> None:
+        """Begin ``request``; the other methods do it when the engine did not."""
+        self._state(request)
+
+    def lookup(self, request: Request, keys: list[Key], computed_tokens: int = 0) -> int | None:
+        """How many leading ``keys`` can be loaded and are now leased; ``None``: ask again.
+
+        ``keys`` names the chunks from the first that the engine does not have whole;
+        ``computed_tokens`` is how many tokens of that first chunk it has.  A request that must
+        not read is answered 0 without the backend hearing of it.
+        """
+        state = self._state(request)
+        if not state.read:
+            self._bypass(state)
+            return 0
+        asked = len(keys)
+        if not asked or not self._are_keys(keys):
+            return 0
+        usable = keys if state.failed is None else state.before_failed(keys)
+        if not usable:
+            self.release(request)
+            return 0
+        try:
+            states = self._lookup(request, usable)
+            states = states if type(states) is bytes else bytes(states)
+            if len(states) != len(usable):
+                raise _broken(f"{len(states)} states for {len(usable)} keys")
+        except Exception as error:  # noqa: BLE001 - F2: whatever a backend raises is a miss
+            self._guard.failed("lookup", error, "the lookup is a miss")
+            states = b""
+        state.leased = True
+        found = states.translate(_ONLY_HITS).find(_MISS) if states else 0
+        if found < 0:
+            found = len(usable)
+        elif states and states[found] == _PENDING:
+            return None
+        if found and not self._gate.accepts_all:
+            found = self._accepted(request, found, computed_tokens)
+        if not found:
+            self.release(request)
+        if not state.counted:
+            state.counted = True
+            self.stats.queries += asked
+            self.stats.hits += found
+        return found
+
+    def _accepted(self, request: Request, found: int, computed_tokens: int) -> int:
+        tokens = found * self.geometry.chunk_tokens - computed_tokens
+        return self._gate.accept(request, Hits(chunks=found, tokens=max(0, tokens)))
+
+    def release(self, request: Request) -> None:
+        """Give up what the last lookup of ``request`` leased."""
+        state = self._requests.get(request.id)
+        if state is not None and state.leased:
+            state.leased = False
+            self._call("release", request, consequence="its lease runs out by itself")
+
+    def prepare_load(self, request: Request, keys: list[Key]) -> Transfer | None:
+        """A transfer of a leading run of ``keys``; what it does not name must be computed.
+
+        Refused, counted, and the backend not asked, when the request must not read (R3).
+        """
+        state = self._state(request)
+        if not state.read:
+            self.stats.refused_loads += 1
+            return None
+        if not keys or not self._are_keys(keys):
+            return None
+        usable = keys if state.failed is None else state.before_failed(keys)
+        state.leased = state.counted = False
+        try:
+            transfer = self._prepare_load(request, usable)
+            if transfer is None or not transfer.keys:
+                return None
+            if transfer.keys != tuple(islice(usable, len(transfer.keys))):
+                self._complete(transfer, [False] * len(transfer.keys))
+                raise _broken("a load of other keys than the leading ones asked for")
+        except Exception as error:  # noqa: BLE001 - F2
+            self._guard.failed("prepare_load", error, "nothing is loaded")
+            return None
+        self._inflight[transfer.id] = transfer
+        return transfer
+
+    def touch(self, request: Request, keys: list[Key]) -> None:
+        """``keys`` were used, by whatever request; skipping ones included."""
+        self._state(request)
+        if not keys or not self._are_keys(keys):
+            return
+        try:
+            self._touch(request, keys)
+        except Exception as error:  # noqa: BLE001 - F2
+            self._guard.failed("touch", error, "the keys count as unused")
+
+    def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan:
+        """Offer ``keys``, whole chunks of final tokens (L7); the plan says which to store."""
+        state = self._state(request)
+        if not state.write:
+            self.stats.refused_stores += 1
+            return _NOTHING
+        if not keys or not self._are_keys(keys):
+            return _NOTHING
+        stats = self.stats
+        stats.offered += len(keys)
+        if not self._gate.admits_all:
+            keys = self._gate.admit(request, keys)
+            if not keys:
+                return _NOTHING
+        try:
+            plan = self._prepare_store(request, keys)
+            if plan is None:
+                return _NOTHING
+            transfer = plan.transfer
+            if transfer is None:
+                if plan.accepted:
+                    raise _broken("accepted keys without a transfer")
+                return plan
+            if plan.accepted != transfer.keys:
+                raise _broken("a transfer of other keys than the accepted ones")
+            if not set(plan.accepted).issubset(keys):
+                raise _broken("accepted keys that were not offered")
+        except Exception as error:  # noqa: BLE001 - F2
+            self._guard.failed("prepare_store", error, "nothing is stored")
+            return _NOTHING
+        stats.accepted += len(plan.accepted)
+        stats.evicted += len(plan.evicted)
+        self._inflight[transfer.id] = transfer
+        return plan
+
+    def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
+        """``transfer`` ended on every rank; a missing verdict has failed.
+
+        Once per transfer, in any order, also after its request finished.  A second completion
+        is misuse: the first verdicts stand.
+        """
+        if self._inflight.pop(transfer.id, None) is None:
+            self._misuse(_not_in_flight(transfer, self._completed))
+            return
+        self._remember(transfer.id)
+        count = len(transfer.keys)
+        if len(verdicts) != count:
+            verdicts = [*verdicts[:count], *[False] * (count - len(verdicts))]
+        moved = sum(map(bool, verdicts))
+        self._count(transfer.kind, moved, count - moved)
+        if moved < count and transfer.kind is TransferKind.LOAD:
+            state = self._requests.get(transfer.request_id)
+            if state is not None:
+                state.remember_failed(
+                    key for key, good in zip(transfer.keys, verdicts, strict=True) if not good
+                )
+        try:
+            self._complete(transfer, verdicts)
+        except Exception as error:  # noqa: BLE001 - F2
+            self._guard.failed("complete_transfer", error, "its keys may be lost to the cache")
+
+    def request_finished(self, request: Request) -> None:
+        """``request`` ended: completed, aborted, or gone; running transfers go on."""
+        state = self._requests.pop(request.id, None)
+        if state is None:
+            return
+        self._call("request_finished", request, consequence="its lease runs out by itself")
+
+    # -- the whole -------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Once per engine step."""
+        self._call("step", consequence="background work waits for the next step")
+
+    def has_pending_work(self) -> bool:
+        """Must an idle engine go on stepping?  Yes while a transfer runs."""
+        if self._inflight:
+            return True
+        return bool(
+            self._guard.call(
+                self._backend.has_pending_work, otherwise=False, consequence="taken as no"
+            )
+        )
+
+    @property
+    def transfers_in_flight(self) -> int:
+        """Transfers prepared and not completed."""
+        return len(self._inflight)
+
+    def reset(self) -> Mapping[str, int]:
+        """Empty every tier; per tier, how many chunks were dropped."""
+        return self._guard.call(
+            self._backend.reset, otherwise={}, consequence="the cache may still hold blocks"
+        )
+
+    def take_events(self) -> Sequence[KVEvent]:
+        """What was stored and removed since the last call."""
+        return self._guard.call(
+            self._backend.take_events, otherwise=(), consequence="its events are lost"
+        )
+
+    def collect_stats(self) -> dict[str, float]:
+        """Our counters and the backend's figures, by name."""
+        self.stats.policy_errors = self._gate.errors
+        self.stats.backend_errors = self._guard.errors
+        figures = self._guard.call(
+            self._backend.collect_stats, otherwise={}, consequence="its figures are missing"
+        )
+        return {
+            **figures,
+            **self.stats.as_dict(),
+            "requests": len(self._requests),
+            "transfers": len(self._inflight),
+        }
+
+    def close(self, deadline: float = 5.0) -> list[int]:
+        """Close within ``deadline`` seconds, from any thread, perhaps twice.
+
+        Answers the ids of the transfers that nobody completed.
+        """
+        if self._closed:
+            return list(self._inflight)
+        self._closed = True
+        ends = time.monotonic() + deadline
+        requests, self._requests = self._requests, {}
+
+        def end() -> None:
+            for state in requests.values():
+                self._call("request_finished", state.request, consequence="ignored while closing")
+            self._call("close", max(0.0, ends - time.monotonic()), consequence="ignored")
+
+        if not run_bounded(end, deadline, "close"):
+            self._guard.failed("close", TimeoutError(f"{deadline} s passed"), "left behind")
+        return list(self._inflight)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _state(self, request: Request) -> RequestState:
+        """The state of ``request``, started or refreshed when it is new or has other flags."""
+        state = self._requests.get(request.id)
+        if state is not None and state.request is request:
+            return state
+        if self._closed:
+            self._misuse(ConnectorClosed("the connector is closed: open another one"))
+            return RequestState(request, read=False, write=False)
+        if state is None:
+            allowed = self._gate.permit(request)
+            state = RequestState(request, read=allowed.read, write=allowed.write)
+            self._requests[request.id] = state
+            self._call("request_started", request, consequence="it is served all the same")
+        elif not state.same_flags(request):
+            allowed = self._gate.permit(request)
+            if not allowed.read:
+                self.release(request)  # R2: before the skip takes effect
+            state.read, state.write = allowed.read, allowed.write
+        state.request = request
+        return state
+
+    def _bypass(self, state: RequestState) -> None:
+        if not state.bypassed:
+            state.bypassed = True
+            self.stats.bypassed += 1
+
+    def _are_keys(self, keys: list[Key]) -> bool:
+        """Whether ``keys`` are digests of one length; joining is the fastest look at all."""
+        try:
+            length = len(keys[0])
+            if length >= DIGEST_BYTES and len(b"".join(keys)) == length * len(keys):
+                return True
+        except TypeError:
+            pass
+        wrong = next((k for k in keys if type(k) is not bytes or len(k) < DIGEST_BYTES), keys[0])
+        self._misuse(
+            WrongKey(
+                f"a key must be bytes, at least {DIGEST_BYTES} and all of one length, not "
+                f"{type(wrong).__name__}: make keys with kvconn.identity.content_key"
+            )
+        )
+        return False
+
+    def _misuse(self, error: MisuseError) -> None:
+        self.stats.misuse += 1
+        if self.strict:
+            raise error
+
+    def _call(self, hook: str, *arguments: object, consequence: str) -> None:
+        self._guard.call(
+            getattr(self._backend, hook), *arguments, otherwise=None, consequence=consequence
+        )
+
+    def _count(self, kind: TransferKind, moved: int, failed: int) -> None:
+        stats = self.stats
+        if kind is TransferKind.LOAD:
+            stats.loaded += moved
+            stats.failed_loads += failed
+        elif kind is TransferKind.STORE:
+            stats.stored += moved
+            stats.failed_stores += failed
+
+    def _remember(self, transfer_id: int) -> None:
+        """Keep the last thousand completed ids, to tell a second completion from nonsense."""
+        self._completed[transfer_id] = None
+        if len(self._completed) > 1000:  # noqa: PLR2004
+            del self._completed[next(iter(self._completed))]
+
+
+def _broken(what: str) -> KvconnError:
+    return KvconnError(f"the backend answered {what}")
+
+
+def _not_in_flight(transfer: Transfer, completed: Mapping[int, None]) -> MisuseError:
+    if transfer.id in completed:
+        return TransferAlreadyCompleted(
+            f"transfer {transfer.id} was completed before: complete each transfer once"
+        )
+    return UnknownTransfer(
+        f"transfer {transfer.id} was not prepared by this connector: complete only what "
+        "prepare_load and prepare_store answered"
+    )

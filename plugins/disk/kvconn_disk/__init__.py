@@ -1,0 +1,5 @@
+"""kvconn-disk: keeps blocks in files."""
+
+from kvconn_disk.backend import DiskBackend, DiskConfig
+
+__all__ = ["DiskBackend", "DiskConfig"]
