@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvconn.backend import Settings
+from kvconn.backend import Backend, Settings
 from kvconn.config import (
     ConnectorConfig,
     build_backend,
@@ -36,10 +36,14 @@ class Connector:
     ...     worker = connector.open_worker(geometry, namespace, caches)
     """
 
-    def __init__(self, config: ConnectorConfig) -> None:
+    def __init__(
+        self, config: ConnectorConfig, *, wrap: Callable[[Backend], Backend] | None = None
+    ) -> None:
+        """``wrap`` puts something between the connector and its backend: a counter, a fault."""
         self.config = config
         self.backend_name = config.backend.name
-        self._backend = build_backend(config.backend)
+        backend = build_backend(config.backend)
+        self._backend = backend if wrap is None else wrap(backend)
         self._policies = build_policies(config)
         self._settings = Settings(
             lease_seconds=config.lease_seconds,
@@ -51,12 +55,18 @@ class Connector:
         log_resolved(config)
 
     @classmethod
-    def load(cls, source: str | Path | Mapping[str, Any] | ConnectorConfig) -> Self:
+    def load(
+        cls,
+        source: str | Path | Mapping[str, Any] | ConnectorConfig,
+        *,
+        wrap: Callable[[Backend], Backend] | None = None,
+    ) -> Self:
         """From a URL, a mapping, or a ``.toml`` or ``.json`` file.
 
         Raises a :class:`~kvconn.errors.ConfigurationError` that says what would be valid.
         """
-        return cls(source if isinstance(source, ConnectorConfig) else load_config(source))
+        config = source if isinstance(source, ConnectorConfig) else load_config(source)
+        return cls(config, wrap=wrap)
 
     def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> SchedulerConnector:
         """The half that decides; once, in the engine's scheduler process."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from kvconn.eviction import EvictionPolicy
 from kvconn.identity import Key
+from kvconn.keytable import SPAN_BITS, KeyTable
 from kvconn.leases import Lease
 
 __all__ = ["ChunkIndex"]
@@ -45,7 +45,7 @@ class ChunkIndex:
         self._writing: dict[Key, int] = {}
         self._abandoned: set[int] = set()
         """Entries still being written for a key that nobody wants any more (after a reset)."""
-        self._key_of: list[Key | None] = []
+        self._key_of = KeyTable()
         self._pins: list[int] = []
         self._free: list[int] = []
         self._idle = 0
@@ -53,6 +53,7 @@ class ChunkIndex:
         self._dropped: set[int] = set()
         """Entries that can no longer be found but are still pinned."""
         self._leases: dict[str, Lease] = {}
+        self._unpinned_leases: dict[str, Lease] = {}
         self._version = 0
         self.evicted = 0
         """Entries evicted since the index was made."""
@@ -69,36 +70,31 @@ class ChunkIndex:
             old.expires = self._clock() + self._lease_seconds
             self._leases[owner] = old
             return len(old.entries)
-        entries = self._pin_leading(keys)
+        entries = self._find_leading(keys)
+        if old is not None:
+            self._end_lease(owner, old)
         if entries:
             expires = self._clock() + self._lease_seconds
-            self._leases[owner] = Lease(list(keys), entries, self._version, expires)
-        if old is not None:
-            self._unpin(old.entries)
+            lease = Lease(list(keys), entries, self._version, expires)
+            self._leases[owner] = self._unpinned_leases[owner] = lease
         return len(entries)
 
-    def _pin_leading(self, keys: Sequence[Key]) -> list[int]:
-        ready, pins = self._ready, self._pins
+    def _find_leading(self, keys: Sequence[Key]) -> list[int]:
+        ready = self._ready
         entries: list[int] = []
         add = entries.append
-        newly_pinned = 0
         for key in keys:
             entry = ready[key[-1]].get(key)
             if entry is None:
                 break
-            count = pins[entry]
-            pins[entry] = count + 1
-            if not count:
-                newly_pinned += 1
             add(entry)
-        self._idle -= newly_pinned
         return entries
 
     def release(self, owner: str) -> None:
         """Give up what ``owner`` leases; nothing if it leases nothing."""
         lease = self._leases.pop(owner, None)
         if lease is not None:
-            self._unpin(lease.entries)
+            self._end_lease(owner, lease)
 
     def take(self, owner: str, keys: Sequence[Key]) -> list[int]:
         """Turn ``owner``'s lease into pins on the leading run of ``keys`` that is still there.
@@ -107,22 +103,43 @@ class ChunkIndex:
         was leased beyond that is released.  Without a lease, the keys are looked up anew.
         """
         lease = self._leases.pop(owner, None)
-        count = len(keys)
-        if lease is None or lease.asked[:count] != keys:
-            entries = self._pin_leading(keys)
-            if lease is not None:
-                self._unpin(lease.entries)
-            return entries
-        entries = lease.entries
-        usable = min(count, len(entries))
-        if self._dropped:
-            usable = next(
-                (i for i, entry in enumerate(entries[:usable]) if entry in self._dropped), usable
-            )
-        if usable < len(entries):
-            self._unpin(entries[usable:])
-            return entries[:usable]
+        if lease is None or lease.asked[: len(keys)] != keys:
+            entries = self._find_leading(keys)
+        else:
+            entries = lease.entries[: len(keys)]
+            if self._dropped:
+                gone = (i for i, entry in enumerate(entries) if entry in self._dropped)
+                entries = entries[: next(gone, len(entries))]
+        self._pin(entries)
+        if lease is not None:
+            self._end_lease(owner, lease)
         return entries
+
+    def _pin(self, entries: Sequence[int]) -> None:
+        pins = self._pins
+        newly_pinned = 0
+        for entry in entries:
+            count = pins[entry]
+            pins[entry] = count + 1
+            if not count:
+                newly_pinned += 1
+        self._idle -= newly_pinned
+
+    def _pin_leases(self) -> None:
+        """Pin what is leased, before anything is removed.
+
+        Most leases are used or given up before that, so that :meth:`lookup` leaves it to here.
+        """
+        for lease in self._unpinned_leases.values():
+            self._pin(lease.entries)
+            lease.pinned = True
+        self._unpinned_leases.clear()
+
+    def _end_lease(self, owner: str, lease: Lease) -> None:
+        if lease.pinned:
+            self._unpin(lease.entries)
+        else:
+            del self._unpinned_leases[owner]
 
     def loaded(self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]) -> None:
         """Give up the pins that :meth:`take` gave; a key that failed is forgotten."""
@@ -158,23 +175,26 @@ class ChunkIndex:
         evicted = self._make_room(len(wanted))
         entries = self._allocate(len(wanted))
         accepted = wanted if len(entries) == len(wanted) else wanted[: len(entries)]
-        key_of = self._key_of
+        spans = self._key_of.spans
         for key, entry in zip(accepted, entries, strict=True):
-            key_of[entry] = key
+            spans[entry >> SPAN_BITS][entry] = key
             writing[key] = entry
         return accepted, entries, evicted
 
     def _make_room(self, count: int) -> list[Key]:
         """Evict until ``count`` entries are free, or nothing more can be evicted."""
         missing = count - len(self._free) - (self.capacity - len(self._pins))
-        missing = min(missing, self._idle)
         if missing <= 0:
             return []
-        key_of, ready, pins = self._key_of, self._ready, self._pins
-        victims = self._eviction.evict(missing, pins, key_of)
+        self._pin_leases()
+        missing = min(missing, self._idle)
+        if not missing:
+            return []
+        ready, pins, spans = self._ready, self._pins, self._key_of.spans
+        victims = self._eviction.evict(missing, pins, self._key_of)
         evicted: list[Key] = []
         for entry in victims:
-            key = cast("Key", key_of[entry])
+            key = spans[entry >> SPAN_BITS][entry]
             del ready[key[-1]][key]
             pins[entry] = _FREE
             evicted.append(key)
@@ -190,7 +210,7 @@ class ChunkIndex:
         fresh = min(count, self.capacity - first)
         entries = list(range(first, first + fresh))
         self._pins += [_FREE] * fresh
-        self._key_of += [None] * fresh
+        self._key_of.reach(first + fresh)
         if fresh < count and free:
             entries += free[: -(count - fresh) - 1 : -1]
             del free[-(count - fresh) :]
@@ -300,6 +320,7 @@ class ChunkIndex:
         shard = self._ready[key[-1]]
         if shard.get(key) != entry:
             return
+        self._pin_leases()
         del shard[key]
         self._version += 1
         self._eviction.remove([entry])
@@ -311,5 +332,4 @@ class ChunkIndex:
 
     def _release_entry(self, entry: int) -> None:
         self._pins[entry] = _FREE
-        self._key_of[entry] = None
         self._free.append(entry)

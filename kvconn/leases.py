@@ -20,3 +20,5 @@ class Lease:
     """Of the index when the lease was taken: the same question has the same answer until then."""
     expires: float
     """On the index's clock."""
+    pinned: bool = False
+    """Whether its entries carry a pin of it; not before something is to be removed."""

@@ -6,9 +6,12 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _numbers = itertools.count()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from kvconn.config.urls import HIDDEN, hide_password
+from kvconn.config.urls import HIDDEN
 from kvconn.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def _explain(
     secrets = _secret_values(model, options)
     if not option:
         return f"{whose} has options that do not fit together: {_without(secrets, reason)}"
-    given = hide_password(_without(secrets, repr(fault["input"])))[:80]
-    shown = "" if _is_secret(model, path) else f", {given},"
+    given = _without(secrets, repr(fault["input"]))[:80]
+    shown = "" if _is_secret(model, path) or "://" in given else f", {given},"
     return f"option {option!r} of {whose}{shown} is wrong: {_without(secrets, reason)}"
 
 

@@ -12,7 +12,7 @@ __all__ = ["HIDDEN", "ParsedURL", "check_name", "hide_password", "parse_url"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.+-]*")
 _OPTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_USERINFO = re.compile(r"(?P<shown>[A-Za-z][\w.+-]*://[^\s:/?@]*):.*@")
+_USERINFO = re.compile(r"(?P<shown>://[^\s:/?@]*):.*@")
 
 HIDDEN = "**********"
 """In place of a secret; what pydantic writes."""
@@ -42,9 +42,7 @@ def parse_url(url: str) -> ParsedURL:
         parts = urlsplit(f"//{rest}", allow_fragments=False)
         return ParsedURL(name, _place(parts), _query(name, parts.query))
     except ValueError:  # its text may show the password
-        advice = (
-            "percent-encode / ? # @ : in a user name or password, and give the port as a number"
-        )
+        advice = "percent-encode : / ? # @ inside its parts, and give the port as a number"
         msg = f"the URL of {name!r} cannot be read: {advice}"
     raise ConfigurationError(msg)
 
@@ -67,6 +65,9 @@ def hide_password(text: str) -> str:
 
 
 def _place(parts: SplitResult) -> dict[str, str | int]:
+    if ":" in parts.netloc and "@" not in parts.netloc and "@" in parts.path + parts.query:
+        msg = "is it host:port, or a password that should have been encoded?"
+        raise ValueError(msg)
     place: dict[str, str | int | None] = {
         "username": _decode(parts.username),
         "password": _decode(parts.password),

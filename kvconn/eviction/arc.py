@@ -13,6 +13,7 @@ from typing import ClassVar
 from kvconn.eviction.base import EvictionPolicy
 from kvconn.eviction.recency import RecencyOrder
 from kvconn.identity import Key
+from kvconn.keytable import KeyTable
 
 __all__ = ["ARC"]
 
@@ -64,7 +65,7 @@ class ARC(EvictionPolicy):
     def touch(self, entries: Sequence[int]) -> None:
         self._place([entry for entry in entries if entry in self._in_again], again=True)
 
-    def evict(self, count: int, pins: Sequence[int], keys: Sequence[Key | None]) -> list[int]:
+    def evict(self, count: int, pins: Sequence[int], keys: KeyTable) -> list[int]:
         victims: list[int] = []
         oldest = {False: self._once.pop_oldest(), True: self._again.pop_oldest()}
         exhausted: set[bool] = set()
@@ -92,9 +93,7 @@ class ARC(EvictionPolicy):
                 return int(entry)
         return None
 
-    def _remember_lost(self, key: Key | None, *, again: bool) -> None:
-        if key is None:
-            return
+    def _remember_lost(self, key: Key, *, again: bool) -> None:
         ghosts = self._lost_again if again else self._lost_once
         ghosts[key] = None
         if len(self._lost_once) + len(self._lost_again) > self.capacity:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from kvconn.identity import Key
+from kvconn.keytable import KeyTable
 
 __all__ = ["EvictionPolicy"]
 
@@ -33,7 +34,7 @@ class EvictionPolicy(ABC):
         """``entries`` were used again."""
 
     @abstractmethod
-    def evict(self, count: int, pins: Sequence[int], keys: Sequence[Key | None]) -> list[int]:
+    def evict(self, count: int, pins: Sequence[int], keys: KeyTable) -> list[int]:
         """Choose and forget up to ``count`` entries whose pin count is zero.
 
         ``pins[e]`` is positive for an entry that a lease or a transfer holds and negative for one

@@ -9,6 +9,7 @@ from typing import ClassVar
 from kvconn.eviction.base import EvictionPolicy
 from kvconn.eviction.recency import RecencyOrder
 from kvconn.identity import Key
+from kvconn.keytable import KeyTable
 
 __all__ = ["LRU"]
 
@@ -29,7 +30,7 @@ class LRU(EvictionPolicy):
     def touch(self, entries: Sequence[int]) -> None:
         self._order.mention(entries)
 
-    def evict(self, count: int, pins: Sequence[int], keys: Sequence[Key | None]) -> list[int]:  # noqa: ARG002
+    def evict(self, count: int, pins: Sequence[int], keys: KeyTable) -> list[int]:  # noqa: ARG002
         free = (entry for entry in self._order.pop_oldest() if not pins[entry])
         return list(islice(free, count))
 

@@ -1,9 +1,12 @@
 """An exact recency order over integers, cheap enough for the scheduler's thread.
 
 A linked list costs eight list accesses a touch.  This order appends instead: every use of an
-entry adds one *mention* at the young end and counts it; a mention popped at the old end is the
+entry adds one *mention* at the young end and counts it; a mention taken out at the old end is the
 entry's place only when it was its last one.  Each mention is written once and read once, so all
 operations are amortised constant, and the order is exactly least recently used.
+
+Mentions lie in tuples of some hundred integers: the garbage collector stops following such a
+tuple after its first look, where a list of a million integers would cost it milliseconds each time.
 """
 
 from __future__ import annotations
@@ -13,20 +16,21 @@ from collections.abc import Iterator, Sequence
 
 __all__ = ["RecencyOrder"]
 
+_BATCH = 256
+
 
 class RecencyOrder:
     """Entries below ``capacity`` from least to most recently mentioned."""
 
     def __init__(self, capacity: int) -> None:
         self._mentions: list[int] = []
-        self._old: deque[int] = deque()
-        """Already compacted; older than everything in ``_young``."""
-        self._young: deque[int] = deque()
-        self._limit = 2 * capacity + 1024
-
-    def _grow(self, entry: int) -> None:
-        missing = entry + 1 - len(self._mentions)
-        self._mentions.extend([0] * missing)
+        """How often each entry is mentioned below; 0 means that it has no place."""
+        self._oldest: Iterator[int] = iter(())
+        """What is left of the batch that is being taken out."""
+        self._compacted = _Batches()
+        """Older than everything in ``_recent``."""
+        self._recent = _Batches()
+        self._limit = 2 * capacity + 4 * _BATCH
 
     def mention(self, entries: Sequence[int]) -> None:
         """Make ``entries`` the youngest; the last of them goes before the first."""
@@ -35,18 +39,17 @@ class RecencyOrder:
             for entry in entries:
                 mentions[entry] += 1
         except IndexError:
-            # Entries are handed out in ascending order: growing is rare, counting twice is not
-            # possible because the failing entry and those after it were not counted yet.
-            done = entries.index(entry)
-            self._grow(max(entries))
-            for entry in entries[done:]:
-                mentions[entry] += 1
-        self._young.extend(reversed(entries))
-        if len(self._young) + len(self._old) > self._limit:
-            self._compact(2 * len(entries) + 16)
+            # Entries come in ascending order when they are new.  Those before the one that
+            # failed are counted already.
+            self._mentions.extend([0] * (max(entries) + 1 - len(mentions)))
+            for late in entries[entries.index(entry) :]:
+                mentions[late] += 1
+        self._recent.extend(entries)
+        if self._recent.size + self._compacted.size > self._limit:
+            self._compact(len(entries))
 
     def mention_absent(self, entries: Sequence[int]) -> None:
-        """Mention those of ``entries`` that the order does not hold at all."""
+        """Mention those of ``entries`` that have no place."""
         mentions = self._mentions
         absent = [entry for entry in entries if not mentions[entry]]
         if absent:
@@ -58,26 +61,60 @@ class RecencyOrder:
     def pop_oldest(self) -> Iterator[int]:
         """Take entries out from the oldest on, for as long as the caller asks."""
         mentions = self._mentions
-        for queue in (self._old, self._young):
-            while queue:
-                entry = queue.popleft()
+        while True:
+            for entry in self._oldest:
                 left = mentions[entry] - 1
                 mentions[entry] = left
                 if not left:
                     yield entry
+            batch = self._compacted.pop() or self._recent.pop()
+            if not batch:
+                return
+            self._oldest = iter(batch)
 
-    def _compact(self, steps: int) -> None:
-        """Drop stale mentions at the old end, a bounded number of steps at a time.
+    def _compact(self, added: int) -> None:
+        """Drop stale mentions at the old end, about twice as many steps as mentions came.
 
-        Live entries found there move to ``_old``, which keeps their order.  When ``_young`` is
-        used up, ``_old`` takes its place and the walk begins anew.
+        Entries whose last mention is there move to ``_compacted``, which keeps their order.  When
+        ``_recent`` is used up, what was compacted takes its place and the walk begins anew.
         """
-        mentions, young, old = self._mentions, self._young, self._old
-        for _ in range(min(steps, len(young))):
-            entry = young.popleft()
-            if mentions[entry] > 1:
-                mentions[entry] -= 1
-            else:
-                old.append(entry)
-        if not young:
-            self._old, self._young = young, old
+        mentions, steps = self._mentions, 0
+        while steps < 2 * added and (batch := self._recent.pop()):
+            steps += len(batch)
+            for entry in batch:
+                if mentions[entry] > 1:
+                    mentions[entry] -= 1
+                else:
+                    self._compacted.append(entry)
+        if not self._recent.size:
+            self._recent, self._compacted = self._compacted, self._recent
+
+
+class _Batches:
+    """A queue of integers in frozen batches, and an open one at the young end."""
+
+    def __init__(self) -> None:
+        self._frozen: deque[tuple[int, ...]] = deque()
+        self._open: list[int] = []
+        self.size = 0
+
+    def extend(self, entries: Sequence[int]) -> None:
+        """Append ``entries`` in reverse."""
+        self._open.extend(reversed(entries))
+        self.size += len(entries)
+        if len(self._open) >= _BATCH:
+            self._frozen.append(tuple(self._open))
+            self._open.clear()
+
+    def append(self, entry: int) -> None:
+        self.extend((entry,))
+
+    def pop(self) -> tuple[int, ...]:
+        """The oldest batch; empty when there is none."""
+        if self._frozen:
+            batch = self._frozen.popleft()
+        else:
+            batch = tuple(self._open)
+            self._open.clear()
+        self.size -= len(batch)
+        return batch

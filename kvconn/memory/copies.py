@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from kvconn.errors import MisuseError
 from kvconn.memory.cpu import CpuCopies
 from kvconn.memory.cuda import CudaCopies
 from kvconn.memory.rows import block_array, slot_array
@@ -69,7 +68,7 @@ class Copier:
         """Start copying pages into slots: row ``i`` of ``rows`` into ``slots[i]``.
 
         A block that is ``ABSENT`` leaves its part of the slot as it was.  Each slot at most once.
-        Raises :class:`MisuseError`, before a byte moves, for ids that do not exist.
+        Raises :class:`~kvconn.errors.MisuseError`, before a byte moves, for ids that do not exist.
         """
         return self._copy("gather", rows, slots)
 

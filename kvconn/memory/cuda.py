@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from kvconn.memory.runs import slot_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +25,7 @@ __all__ = ["CudaCopies", "SideStream", "StagedCopies"]
 STAGING_BYTES = 64 << 20
 """Device memory taken for each batch: long enough copies to fill the bus, little memory."""
 
+_cuda: Any = torch.cuda  # partly untyped in torch's own annotations
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -30,12 +33,12 @@ class SideStream:
     """A stream beside the computation, and the events between the two."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _cuda.Stream(device)
 
     def __enter__(self) -> None:
         # After the kernels that write the pages (store) or still read them (load).
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        self._context = torch.cuda.stream(self._stream)
+        self._stream.wait_stream(_cuda.current_stream(self._stream.device))
+        self._context = _cuda.stream(self._stream)
         self._context.__enter__()
 
     def __exit__(self, *raised: object) -> None:
@@ -43,14 +46,14 @@ class SideStream:
 
     def record(self) -> Copy:
         """A handle on everything that the stream was given so far."""
-        event = torch.cuda.Event()
+        event = _cuda.Event()
         event.record(self._stream)
         return _EventCopy(event)
 
 
 class _EventCopy:
     def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
+        self._event: Any = event
 
     def done(self) -> bool:
         return bool(self._event.query())
@@ -69,7 +72,6 @@ class StagedCopies:
         self._stream = stream
         self._device = caches.device
         self._slots = pool.tensor
-        chunk = caches.chunk_bytes
         self._rows = max(1, STAGING_BYTES // pool.slot_bytes)
         # As wide as a slot, so that a run of slots is one copy; the slot's own tail means nothing.
         staging = torch.empty(self._rows, pool.slot_bytes, dtype=torch.uint8, device=self._device)
@@ -81,16 +83,13 @@ class StagedCopies:
             end = at + width * caches.blocks_per_chunk
             word = math.gcd(at, pages.element_size())
             rows = pages.view(_WORDS[word])
-            shape = (-1, caches.blocks_per_chunk, width // word)
-            self._segments.append(
-                (
-                    rows,
-                    staging[:, at:end].view(_WORDS[word]).unflatten(1, shape[1:]),
-                    self._slots[:, at:end].view(_WORDS[word]).unflatten(1, shape[1:]),
-                )
+            shape = (caches.blocks_per_chunk, width // word)
+            staged, stored = (
+                whole[:, at:end].view(_WORDS[word]).view(len(whole), *shape)
+                for whole in (staging, self._slots)
             )
+            self._segments.append((rows, staged, stored))
             at = end
-        assert at == chunk, "segments make up the chunk"  # noqa: S101 - an invariant, not a check
 
     def gather(self, blocks: Ids, slots: Ids) -> Copy:
         """Pages into slots; absent blocks leave their part of the slot as it was."""
@@ -101,10 +100,8 @@ class StagedCopies:
                 for pages, staged, _ in self._segments:
                     picked = pages.index_select(0, device_ids)
                     staged[: len(ids)] = picked.view(len(ids), *staged.shape[1:])
-                for row, slot, count in _runs(places):
-                    self._slots[slot : slot + count].copy_(
-                        self._staging[row : row + count], non_blocking=True
-                    )
+                for here, there in self._runs(places):
+                    self._slots[there].copy_(self._staging[here], non_blocking=True)
             for row in np.flatnonzero(~full).tolist():  # stores are whole chunks: rare
                 for j in np.flatnonzero(blocks[row] >= 0).tolist():
                     for pages, _, stored in self._segments:
@@ -117,10 +114,8 @@ class StagedCopies:
         """Slots into pages; absent blocks are not written."""
         with self._stream:
             for ids, places in self._batches(blocks, slots):
-                for row, slot, count in _runs(places):
-                    self._staging[row : row + count].copy_(
-                        self._slots[slot : slot + count], non_blocking=True
-                    )
+                for here, there in self._runs(places):
+                    self._staging[here].copy_(self._slots[there], non_blocking=True)
                 flat = ids.reshape(-1)
                 present = np.flatnonzero(flat >= 0)
                 device_ids = self._to_device(flat[present])
@@ -136,6 +131,14 @@ class StagedCopies:
     def _batches(self, blocks: Ids, slots: Ids) -> Iterator[tuple[Ids, Ids]]:
         for at in range(0, len(slots), self._rows):
             yield blocks[at : at + self._rows], slots[at : at + self._rows]
+
+    @staticmethod
+    def _runs(slots: Ids) -> Iterator[tuple[slice, slice]]:
+        """Rows of the staging buffer and the slots that follow each other and belong to them."""
+        row = 0
+        for slot, count in slot_runs(slots, dense=True):
+            yield slice(row, row + count), slice(slot, slot + count)
+            row += count
 
     def _to_device(self, ids: Ids) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids)).to(self._device)
@@ -162,11 +165,3 @@ def _page_views(caches: KVCaches) -> Iterator[torch.Tensor]:
         yield words.as_strided(
             (caches.num_blocks, segment.page_bytes // word), (stride // word, 1), at // word
         )
-
-
-def _runs(slots: Ids) -> Iterator[tuple[int, int, int]]:
-    """``(row, slot, count)`` of slots that follow each other."""
-    cuts = (np.flatnonzero(np.diff(slots) != 1) + 1).tolist()
-    for start, end in zip([0, *cuts], [*cuts, len(slots)], strict=True):
-        if end > start:
-            yield start, int(slots[start]), end - start

@@ -29,7 +29,7 @@ LAYOUTS = ("separate", "one allocation", "K and V")
 for each two pages of a block."""
 
 
-def measure_copies(
+def measure_copies(  # noqa: PLR0913 - each is one column of the report
     page_bytes: int,
     layers: int = 32,
     *,

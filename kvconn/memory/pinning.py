@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 __all__ = ["pin", "unpin"]
+
+_cuda: Any = torch.cuda  # partly untyped in torch's own annotations
 
 
 def pin(address: int, nbytes: int, device: torch.device | str | None) -> bool:
@@ -14,7 +18,7 @@ def pin(address: int, nbytes: int, device: torch.device | str | None) -> bool:
     """
     if device is None or torch.device(device).type != "cuda" or not nbytes:
         return False
-    status = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+    status = int(_cuda.cudart().cudaHostRegister(address, nbytes, 0))
     if status:
         msg = f"cudaHostRegister of {nbytes} bytes answered {status}: lower the pool's capacity"
         raise RuntimeError(msg)
@@ -23,5 +27,5 @@ def pin(address: int, nbytes: int, device: torch.device | str | None) -> bool:
 
 def unpin(address: int) -> None:
     """The inverse of :func:`pin`, once the copies in flight have ended."""
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaHostUnregister(address)
+    _cuda.synchronize()
+    _cuda.cudart().cudaHostUnregister(address)

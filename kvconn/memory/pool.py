@@ -59,7 +59,7 @@ class HostPool:
         self._pinned = pin(self._base, slot_bytes * slots, device)
         self._lock = threading.Lock()
         self._state = bytearray(slots)
-        # A stack that pops ascending ids first: neighbours copy in one call, warm slots are re-used.
+        # A stack that pops ascending ids: neighbours copy in one call, warm slots are re-used.
         self._stack = list(range(slots - 1, -1, -1))
         self._quarantined = 0
         self._closed = False
@@ -76,7 +76,9 @@ class HostPool:
     def acquire(self, n: int = 1) -> list[int] | None:
         """``n`` free slots, now the caller's, or ``None`` when there are fewer; never waits."""
         if n < 0 or self._closed:
-            msg = f"acquire({n}) of {'a closed' if self._closed else 'this'} pool: ask for 0 or more"
+            msg = (
+                f"{n} slots asked of {'a closed' if self._closed else 'a'} pool: ask for 0 or more"
+            )
             raise MisuseError(msg)
         with self._lock:
             if n > len(self._stack):
@@ -88,8 +90,10 @@ class HostPool:
             return taken
 
     def release(self, ids: Sequence[int]) -> None:
-        """Give slots back, in use or quarantined.  Raises :class:`MisuseError`, and then gives
-        none back, when one is free already or named twice."""  # noqa: D209
+        """Give slots back, in use or quarantined.
+
+        Raises :class:`MisuseError`, and gives none back, when one is free or named twice.
+        """
         with self._lock:
             self._check(ids, _IN_USE, _QUARANTINED)
             for slot in reversed(ids):

@@ -67,7 +67,8 @@ def segments_of(name: str, tensor: torch.Tensor, block_dim: int) -> list[Segment
         for dim, (stride, size) in enumerate(zip(tensor.stride(), tensor.shape, strict=True))
         if dim != block_dim and size > 1
     )
-    run, outer = item, []
+    run = item
+    outer: list[tuple[int, int]] = []
     for stride, size in inner:
         if stride == run and not outer:
             run *= size

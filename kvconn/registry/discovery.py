@@ -87,15 +87,11 @@ def find(group: str, name: str) -> Found:
 
 def _unknown(group: str, name: str) -> str:
     known = sorted(available(group))
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)  # redis is no typo of disk
     there = f"installed are {', '.join(known)}" if known else "none is installed"
-    advice = f"did you mean {close[0]!r}?" if close else f"pip install {_package(name)}"
-    return f"no {GROUPS[group]} is called {name!r} ({there}): {advice}"
-
-
-def _package(name: str) -> str:
-    """Where a plugin of that name would be, by convention."""
-    return _canonical(f"kvconn-{name}")
+    guess = f"did you mean {close[0]!r}? If not, " if close else ""
+    package = _canonical(f"kvconn-{name}")  # by convention
+    return f"no {GROUPS[group]} is called {name!r} ({there}): {guess}pip install {package}"
 
 
 def _canonical(distribution: str) -> str:

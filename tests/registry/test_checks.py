@@ -48,14 +48,14 @@ def test_a_broken_plugin_that_is_not_named_harms_nobody(install, good_backend):
 
 def test_a_missing_dependency_is_named(install):
     install("kvconn-redis", "import no_such_client", version="3.1", backends={"redis": "R"})
-    with pytest.raises(PluginImportFailed, match="install what .* 'no_such_client'$") as caught:
+    with pytest.raises(PluginImportFailed, match=r"install what .* 'no_such_client'$") as caught:
         load_backend_class("redis")
     assert "backend 'redis' of kvconn-redis 3.1" in str(caught.value)
 
 
 def test_a_missing_class_is_an_import_that_failed(install):
     install("kvconn-mem", backends={"mem": "Absent"})
-    with pytest.raises(PluginImportFailed, match="Absent.*force-reinstall kvconn-mem$"):
+    with pytest.raises(PluginImportFailed, match=r"Absent.*force-reinstall kvconn-mem$"):
         load_backend_class("mem")
 
 
@@ -64,7 +64,7 @@ def test_a_missing_class_is_an_import_that_failed(install):
 )
 def test_whatever_an_import_raises_is_one_line_of_ours(install, source):
     install("kvconn-mem", source, backends={"mem": "Mem"})
-    with pytest.raises(PluginImportFailed, match="does not import") as caught:
+    with pytest.raises(PluginImportFailed, match=r"does not import") as caught:
         load_backend_class("mem")
     assert "\n" not in str(caught.value)
 
@@ -75,19 +75,19 @@ def test_whatever_an_import_raises_is_one_line_of_ours(install, source):
 @pytest.mark.parametrize("source", ["Mem = 1", "class Mem: ...", "def Mem(config): ..."])
 def test_what_is_no_backend_is_told_what_to_subclass(install, source):
     install("kvconn-mem", source, backends={"mem": "Mem"})
-    with pytest.raises(BrokenPlugin, match="not a subclass of kvconn.backend.Backend"):
+    with pytest.raises(BrokenPlugin, match=r"not a subclass of kvconn.backend.Backend"):
         load_backend_class("mem")
 
 
 def test_a_backend_among_the_policies_is_no_policy(install, good_backend):
     install("kvconn-mem", good_backend, policies={"mem": "MemBackend"})
-    with pytest.raises(BrokenPlugin, match="not a subclass of kvconn.policy.Policy"):
+    with pytest.raises(BrokenPlugin, match=r"not a subclass of kvconn.policy.Policy"):
         load_policy_class("mem")
 
 
 def test_what_is_no_eviction_policy_is_refused(install):
     install("kvconn-mem", "class Mem: ...", eviction={"mem": "Mem"})
-    with pytest.raises(BrokenPlugin, match="not a subclass of .*EvictionPolicy"):
+    with pytest.raises(BrokenPlugin, match=r"not a subclass of .*EvictionPolicy"):
         load_eviction_class("mem")
 
 
@@ -100,18 +100,20 @@ def test_options_of_another_kind_are_refused(load_changed):
 
 
 def test_another_contract_version_is_named_with_ours(load_changed):
-    with pytest.raises(WrongContract, match="declares contract_version 7 and .* speaks 1: install"):
+    with pytest.raises(
+        WrongContract, match=r"declares contract_version 7 and .* speaks 1: install"
+    ):
         load_changed("ClassVar[int] = 1", "ClassVar[int] = 7")
 
 
 @pytest.mark.parametrize("version", ["'1'", "True", "1.0"])
 def test_a_contract_version_is_an_integer(load_changed, version):
-    with pytest.raises(WrongContract, match="declares contract_version"):
+    with pytest.raises(WrongContract, match=r"declares contract_version"):
         load_changed("ClassVar[int] = 1", f"ClassVar[int] = {version}")
 
 
 def test_an_undeclared_contract_version_is_asked_for(load_changed):
-    with pytest.raises(WrongContract, match="add `contract_version = 1` to MemBackend"):
+    with pytest.raises(WrongContract, match=r"add `contract_version = 1` to MemBackend"):
         load_changed("contract_version: ClassVar[int] = 1", "")
 
 
@@ -123,7 +125,7 @@ def test_a_base_of_the_plugins_own_may_declare_it(install):
 def test_a_base_inside_kvconn_declares_it_for_nobody_else(install):
     source = "from kvconn.policies.prefix_skip import PrefixSkipPolicy\n"
     install("kvconn-p", f"{source}class Mine(PrefixSkipPolicy): ...", policies={"mine": "Mine"})
-    with pytest.raises(WrongContract, match="add `contract_version = 1` to Mine"):
+    with pytest.raises(WrongContract, match=r"add `contract_version = 1` to Mine"):
         load_policy_class("mine")
 
 
@@ -171,7 +173,7 @@ def test_what_cannot_be_called_as_a_method_is_refused(load_changed, method, faul
 
 
 def test_missing_hooks_are_listed(load_changed):
-    with pytest.raises(WrongSignature, match="write lookup in MemBackend"):
+    with pytest.raises(WrongSignature, match=r"write lookup in MemBackend"):
         load_changed(LOOKUP, "")
 
 

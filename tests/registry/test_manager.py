@@ -53,7 +53,7 @@ def test_a_mark_cannot_make_another_method_a_hook(manager):
 
     manager.register(Sneaky(PluginConfig()), "sneaky")
     assert manager.hook.permit.get_hookimpls()[0].function.__name__ == "permit"
-    with pytest.raises(WrongSignature, match="unknown hook 'grant'"):
+    with pytest.raises(WrongSignature, match=r"unknown hook 'grant'"):
         manager.check_pending()
 
 
@@ -71,7 +71,7 @@ def test_another_parameter_name_is_an_error_of_ours(manager):
         def permit(self, req):
             return None
 
-    with pytest.raises(WrongSignature, match="permit"):
+    with pytest.raises(WrongSignature, match=r"permit"):
         manager.register(Wrong(PluginConfig()), "wrong")
     assert not manager.has_plugin("wrong")
 
@@ -88,7 +88,7 @@ def test_no_property_is_read_while_registering(manager):
 def test_one_instance_is_registered_once(manager):
     policy = PrefixSkipPolicy(PluginConfig())
     manager.register(policy, "prefix_skip")
-    with pytest.raises(ValueError, match="already registered"):
+    with pytest.raises(ValueError, match=r"already registered"):
         manager.register(policy, "again")
 
 

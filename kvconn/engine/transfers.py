@@ -1,0 +1,97 @@
+"""Transfers in flight, and the engine blocks that each of them keeps from being handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvconn.ranks import RankVerdicts
+from kvconn.types import ABSENT, Transfer, TransferKind
+
+if TYPE_CHECKING:
+    from kvconn.engine.prefix_cache import LocalBlocks
+
+__all__ = ["Ended", "TransfersInFlight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transfer that ended on every rank."""
+
+    transfer: Transfer
+    verdicts: list[bool]
+    blocks_moved: int
+    """Blocks of the keys that moved; those that were absent not counted."""
+
+
+@dataclass(slots=True)
+class _Running:
+    transfer: Transfer
+    rows: list[list[int]]
+    held: list[int]
+
+
+class TransfersInFlight:
+    """From ``prepare_load`` or ``prepare_store`` to the last rank's verdict (L4)."""
+
+    def __init__(self, ranks: int, blocks: LocalBlocks) -> None:
+        self._verdicts = RankVerdicts(ranks)
+        self._blocks = blocks
+        self._running: dict[int, _Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, transfer: Transfer, rows: list[list[int]]) -> None:
+        """``transfer`` will be handed to every rank with ``rows``."""
+        held = [block for row in rows for block in row if block != ABSENT]
+        self._blocks.hold(held)
+        self._running[transfer.id] = _Running(transfer, rows, held)
+        self._verdicts.expect(transfer)
+
+    def stores_of(self, request_id: str) -> list[int]:
+        """The stores of a request that still keep its blocks."""
+        return [
+            id_ for id_, running in self._running.items()
+            if running.held and running.transfer.request_id == request_id
+            and running.transfer.kind is TransferKind.STORE
+        ]  # fmt: skip
+
+    def flushed(self, transfer_ids: Iterable[int]) -> list[int]:
+        """These stores no longer read engine memory: let go of their blocks, and say which."""
+        let_go: list[int] = []
+        for id_ in transfer_ids:
+            running = self._running[id_]
+            let_go += running.held
+            self._blocks.release(running.held)
+            running.held = []
+        return let_go
+
+    def oldest(self, kind: TransferKind | None = None) -> int | None:
+        """The transfer (of ``kind``) that has run longest."""
+        running = self._running.items()
+        return next((i for i, r in running if kind in (None, r.transfer.kind)), None)
+
+    @property
+    def blocks_storing(self) -> int:
+        """Blocks on their way to the backend."""
+        return sum(
+            len(running.rows) * len(running.rows[0])
+            for running in self._running.values()
+            if running.transfer.kind is TransferKind.STORE
+        )
+
+    def report(self, rank: int, transfer_id: int, verdicts: Sequence[bool]) -> Ended | None:
+        """A rank ended a transfer; the whole once all have, its blocks let go of."""
+        whole = self._verdicts.report(rank, transfer_id, verdicts)
+        if whole is None:
+            return None
+        running = self._running.pop(transfer_id)
+        self._blocks.release(running.held)
+        moved = sum(
+            len(row) - row.count(ABSENT)
+            for row, good in zip(running.rows, whole[1], strict=True)
+            if good
+        )
+        return Ended(*whole, moved)

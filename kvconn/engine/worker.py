@@ -1,0 +1,90 @@
+"""One rank: the memory, the model that fills it, and the connector's worker half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from kvconn.engine.content import BlockContent
+from kvconn.engine.figures import BusyTime
+from kvconn.types import ABSENT, Transfer, TransferKind
+
+if TYPE_CHECKING:
+    from kvconn.backend import Verdicts
+    from kvconn.engine.paged import PagedKV
+    from kvconn.engine.plan import Move, Work
+    from kvconn.identity import Key
+    from kvconn.worker import WorkerConnector
+
+__all__ = ["EngineWorker"]
+
+
+class EngineWorker:
+    """Executes what the scheduler planned, and checks every block that a load brings."""
+
+    def __init__(self, kv: PagedKV, connector: WorkerConnector, rank: int) -> None:
+        self.connector = connector
+        self.wrong_blocks = 0
+        """Blocks found to hold other bytes than their key's, after a load or by a request."""
+        self.loading, self.storing = BusyTime(), BusyTime()
+        self._content = BlockContent(kv.pages, first_page=rank * len(kv.pages))
+        self._running: dict[int, tuple[Transfer, Move]] = {}
+        self._ended: list[tuple[int, Verdicts]] = []
+
+    def execute(self, work: Work) -> None:
+        """One step.  A store is submitted after the computation that it depends on."""
+        for move in work.loads:
+            self._submit(move)
+        self._hear()
+        self._content.write(work.blocks, work.keys)
+        self._content.spoil(work.nameless)
+        for move in work.stores:
+            self._submit(move)
+        self._hear()
+
+    def poll(self) -> list[tuple[int, Verdicts]]:
+        """``(transfer id, verdicts)`` of what ended since the last call."""
+        self._hear()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def read(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
+        """A request ends that saw ``blocks`` all its life, shared ones included: check them."""
+        self.wrong_blocks += self._content.wrong(blocks, keys)
+
+    def _submit(self, move: Move) -> None:
+        transfer = Transfer.from_bytes(move.wire)
+        if transfer.kind is TransferKind.LOAD:
+            # Pages are used again: a load that wrote nothing could find the right bytes there.
+            self._content.spoil([b for row in move.rows for b in row if b != ABSENT])
+            self.loading.start()
+        else:
+            self.storing.start()
+        self._running[transfer.id] = transfer, move
+        self.connector.submit(transfer, move.rows)
+
+    def _hear(self) -> None:
+        """Take verdicts as soon as they are there: rates are measured by it."""
+        for transfer_id, verdicts in self.connector.poll():
+            transfer, move = self._running.pop(transfer_id)
+            if transfer.kind is TransferKind.LOAD:
+                self.loading.end()
+                self._check(move, verdicts)
+            else:
+                self.storing.end()
+            self._ended.append((transfer_id, verdicts))
+
+    def _check(self, move: Move, verdicts: Verdicts) -> None:
+        """Compare what is said to have been loaded with what it should be, bit for bit."""
+        good = [i for i, moved in enumerate(verdicts) if moved]
+        pairs = [
+            (block, key)
+            for block, key in zip(
+                chain.from_iterable(move.rows[i] for i in good),
+                chain.from_iterable(move.block_keys[i] for i in good),
+                strict=True,
+            )
+            if block != ABSENT
+        ]
+        self.wrong_blocks += self._content.wrong([b for b, _ in pairs], [k for _, k in pairs])

@@ -1,0 +1,1 @@
+"""Adapters to real engines: the only place in kvconn that imports one."""

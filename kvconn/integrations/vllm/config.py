@@ -1,0 +1,96 @@
+"""From vLLM's configuration to kvconn's, and the configurations in which it cannot work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from kvconn.backend import Backend, PluginConfig
+from kvconn.config import ConnectorConfig, load_config
+from kvconn.config.options import validate
+from kvconn.errors import ConfigurationError
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+__all__ = ["VllmOptions", "read_options", "refuse_private_hashes", "refuse_unsupported"]
+
+_PROCESS_PRIVATE_HASHES = ("xxhash", "xxhash_cbor")
+"""vLLM seeds them at random in each process unless ``PYTHONHASHSEED`` is set."""
+
+
+class VllmOptions(PluginConfig):
+    """The options in ``kv_connector_extra_config`` that only the adapter understands."""
+
+    blocks_per_chunk: Annotated[int, Field(ge=1)] = 4
+    """vLLM blocks stored as one object.  A prompt shares whole chunks only; smaller ones hit
+    more, larger ones move faster."""
+    store_generated: bool = False
+    """Store the chunks of generated tokens too, once they are final; else those of prompts."""
+
+
+def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, VllmOptions]:
+    """``kv_connector_extra_config``, split; raises :class:`ConfigurationError`."""
+    ours = {name: extra_config[name] for name in VllmOptions.model_fields if name in extra_config}
+    rest = {name: value for name, value in extra_config.items() if name not in ours}
+    if "backend" not in rest:
+        msg = (
+            "kv_connector_extra_config names no backend: add "
+            '"backend": "cpu://?capacity=8GiB" or another one'
+        )
+        raise ConfigurationError(msg)
+    return load_config(rest), validate(VllmOptions, ours, "kvconn's vLLM connector")
+
+
+def refuse_unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    """Raise one sentence for the first thing that keeps the connector from being right."""
+    for reason in _unsupported(vllm_config, kv_cache_config):
+        msg = f"kvconn cannot serve this vLLM configuration: {reason}"
+        raise ConfigurationError(msg)
+
+
+def _unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[str]:
+    transfer, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
+    policy = transfer.kv_load_failure_policy
+    if policy != "recompute":
+        yield (
+            f"kv_load_failure_policy is {policy!r}, so that a lost block would fail its request: "
+            'add "kv_load_failure_policy": "recompute" to --kv-transfer-config'
+        )
+    if transfer.kv_role != "kv_both":
+        yield f'kv_role is {transfer.kv_role!r} and a cache stores and loads: use "kv_both"'
+    if not vllm_config.cache_config.enable_prefix_caching:
+        yield "prefix caching is off: remove --no-enable-prefix-caching"
+    for name in ("pipeline", "decode_context", "prefill_context"):
+        size = getattr(parallel, f"{name}_parallel_size", 1)
+        if size > 1:
+            yield f"{name}_parallel_size is {size}: use tensor or data parallelism"
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        yield f"the model has {len(groups)} KV-cache groups: serve one that has a single group"
+    kind = type(groups[0].kv_cache_spec) if groups else None
+    if kind is None or not issubclass(kind, FullAttentionSpec):
+        name = kind.__name__ if kind else "nothing"
+        yield f"its KV cache is described by {name}: serve a model with full attention"
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.uses_draft_kv_cache():
+        yield "the drafter keeps a KV cache of its own: use ngram speculation, or none"
+
+
+def refuse_private_hashes(vllm_config: VllmConfig, backend: type[Backend]) -> None:
+    """A cache that others share, or that outlives the process, needs hashes that they agree on."""
+    algorithm = vllm_config.cache_config.prefix_caching_hash_algo
+    if backend.pinned or algorithm not in _PROCESS_PRIVATE_HASHES:
+        return
+    if os.environ.get("PYTHONHASHSEED") is None:
+        msg = (
+            f"prefix_caching_hash_algo {algorithm!r} is seeded at random in each process, so that "
+            "nothing in this backend would ever be found again: use sha256_cbor, or set "
+            "PYTHONHASHSEED to the same number everywhere"
+        )
+        raise ConfigurationError(msg)

@@ -1,0 +1,209 @@
+"""The class that vLLM loads: it hands every call to the half that this process holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kvconn.connector import Connector
+from kvconn.guard import Guard
+from kvconn.identity import Shard
+from kvconn.integrations.vllm.config import (
+    read_options,
+    refuse_private_hashes,
+    refuse_unsupported,
+)
+from kvconn.integrations.vllm.identity import geometry_of, namespace_of
+from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
+from kvconn.integrations.vllm.scheduler_side import SchedulerSide
+from kvconn.integrations.vllm.worker_side import WorkerSide, caches_of
+from kvconn.registry import load_backend_class
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+if TYPE_CHECKING:
+    import torch
+
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+__all__ = ["KVConnConnector"]
+
+_CLOSE_S = 5.0
+
+
+class KVConnConnector(KVConnectorBase_V1):
+    """kvconn in vLLM.  vLLM makes one in the scheduler and one in every worker.
+
+    The constructor raises a :class:`~kvconn.errors.ConfigurationError` for a configuration that
+    cannot work; nothing raises afterwards: a fault of ours is a miss, a counter and a log line.
+    """
+
+    _scheduler: SchedulerSide
+    """In the scheduler's process."""
+    _worker: WorkerSide
+    """In a worker's process, once its tensors are registered."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        refuse_unsupported(vllm_config, kv_cache_config)
+        config, self._options = read_options(self._kv_transfer_config.kv_connector_extra_config)
+        refuse_private_hashes(vllm_config, load_backend_class(config.backend.name))
+        chunk = self._options.blocks_per_chunk
+        self._guard = Guard("vLLM connector")
+        self._connector = Connector(config)
+        self._geometry = geometry_of(vllm_config, kv_cache_config, chunk)
+        self._namespace = namespace_of(vllm_config, kv_cache_config, chunk)
+        if role == KVConnectorRole.SCHEDULER:
+            scheduler = self._connector.open_scheduler(self._geometry, self._namespace)
+            self._scheduler = SchedulerSide(scheduler, self._options, self._guard)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache may drop a save."""
+        return False
+
+    def shutdown(self) -> None:
+        """Within seconds, whatever the backend does."""
+        self._guard.call(self._connector.close, _CLOSE_S, otherwise=[], consequence="left behind")
+
+    # -- worker ----------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Open the worker half over vLLM's tensors; raises when they cannot be paged."""
+        caches = caches_of(kv_caches, self._kv_cache_config, self._options.blocks_per_chunk)
+        rank = get_tensor_model_parallel_rank()
+        shard = Shard(rank, self._geometry.ranks)
+        worker = self._connector.open_worker(self._geometry, self._namespace, caches, shard)
+        self._worker = WorkerSide(worker, rank)
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Before the step writes into blocks that a running store may still read."""
+        self._order(self._worker.flush, kv_connector_metadata, "blocks may be stored half new")
+
+    def start_load_kv(self, forward_context: ForwardContext, **_: Any) -> None:  # noqa: ARG002
+        """Start asynchronous loads; no computation of this step waits for one."""
+        self._order(self._worker.load, self._connector_metadata, "requests may wait for ever")
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """No layer waits: a request is scheduled when its load has ended."""
+
+    def save_kv_layer(self, *_: Any, **__: Any) -> None:
+        """Blocks are stored whole, after the forward pass."""
+
+    def wait_for_save(self) -> None:
+        """Start this step's stores."""
+        self._order(self._worker.store, self._connector_metadata, "nothing is stored")
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
+        """Nothing is ever sent; what was received, well or not."""
+        orders = self._connector_metadata
+        idle = isinstance(orders, StepOrders) and orders.idle
+        return None, self._guard.call(
+            self._worker.received,
+            idle,
+            otherwise=set(),
+            consequence="asked again in the next step",
+        )
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """The blocks that the loads reported in this step did not fill."""
+        return self._worker.invalid_blocks()
+
+    def build_connector_worker_meta(self) -> StepVerdicts | None:
+        """This rank's verdicts."""
+        return self._worker.verdicts()
+
+    # -- scheduler -------------------------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        """Begin a request, whatever its flags."""
+        self._guard.call(
+            self._scheduler.started, request, otherwise=None, consequence="begun when first used"
+        )
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """What a load would add, always asynchronously."""
+        found = self._guard.call(
+            self._scheduler.matched_tokens,
+            request,
+            num_computed_tokens,
+            otherwise=0,
+            consequence="the lookup is a miss",
+        )
+        return found, bool(found)
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        """Order the load of ``num_external_tokens``, or learn that there is none."""
+        self._guard.call(
+            self._scheduler.allocated,
+            request,
+            blocks.get_block_ids()[0],
+            num_external_tokens,
+            otherwise=None,
+            consequence="the blocks are computed",
+        )
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        """This step's transfers."""
+        return self._guard.call(
+            self._scheduler.orders,
+            scheduler_output,
+            otherwise=StepOrders(),
+            consequence="nothing moves in this step",
+        )
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Take the verdicts of the ranks that reported."""
+        verdicts = connector_output.kv_connector_worker_meta
+        if isinstance(verdicts, StepVerdicts):
+            self._guard.call(
+                self._scheduler.reported, verdicts, otherwise=None, consequence="verdicts are lost"
+            )
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]  # noqa: ARG002
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Blocks may be freed at once: stores on a device are flushed before they are re-used."""
+        self._guard.call(
+            self._scheduler.finished,
+            request.request_id,
+            otherwise=None,
+            consequence="its lease runs out by itself",
+        )
+        return False, None
+
+    def has_pending_push_work(self) -> bool:
+        """Keeps an idle engine stepping until its last stores are reported."""
+        return self._scheduler.scheduler.has_pending_work()
+
+    def reset_cache(self) -> bool:
+        """Forget every block."""
+        self._guard.call(
+            self._scheduler.reset, otherwise=None, consequence="the cache may still hold blocks"
+        )
+        return True
+
+    def _order(
+        self,
+        carry_out: Callable[[StepOrders], None],
+        orders: KVConnectorMetadata | None,
+        consequence: str,
+    ) -> None:
+        if isinstance(orders, StepOrders):
+            self._guard.call(carry_out, orders, otherwise=None, consequence=consequence)

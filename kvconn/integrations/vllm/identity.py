@@ -1,0 +1,95 @@
+"""What vLLM's blocks are made of: geometry, namespace, shard."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kvconn.geometry import Geometry
+from kvconn.identity import Namespace
+from kvconn.integrations.vllm.weights import fingerprint
+from vllm.platforms import current_platform
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+__all__ = ["geometry_of", "namespace_of"]
+
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version")
+
+
+def geometry_of(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, blocks_per_chunk: int
+) -> Geometry:
+    """The same in the scheduler and in every worker, whose pages are of equal size.
+
+    Ranks that hold the same KV (grouped-query heads fewer than ranks, MLA) count as shards too:
+    each keeps a copy of its own.
+    """
+    (group,) = kv_cache_config.kv_cache_groups
+    return Geometry(
+        block_tokens=group.kv_cache_spec.block_size,
+        block_bytes=group.kv_cache_spec.page_size_bytes * len(group.layer_names),
+        blocks_per_chunk=blocks_per_chunk,
+        ranks=vllm_config.parallel_config.tensor_parallel_size,
+    )
+
+
+def namespace_of(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, blocks_per_chunk: int
+) -> Namespace:
+    """Everything but tokens, tenant, adapter and images that decides a block's bytes (K2).
+
+    Those are in vLLM's block hashes, of which kvconn's keys are made (K3).
+    """
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    (group,) = kv_cache_config.kv_cache_groups
+    return Namespace(
+        model=model.model,
+        revision=str(model.revision or getattr(model.hf_config, "_commit_hash", None) or ""),
+        dtype=str(model.dtype),
+        layout=str(kv_cache_config.kv_cache_layout or cache.kv_cache_layout),
+        block_tokens=group.kv_cache_spec.block_size,
+        blocks_per_chunk=blocks_per_chunk,
+        groups=((tuple(group.layer_names), repr(group.kv_cache_spec)),),
+        extra=(
+            ("engine", "vllm"),
+            ("cache_dtype", cache.cache_dtype),
+            ("hash", cache.prefix_caching_hash_algo),
+            ("quantization", str(model.quantization)),
+            ("config", _config_of(model)),
+            ("weights", fingerprint(model.model)),
+            ("loader", _loader_of(vllm_config)),
+            ("platform", _platform()),
+        ),
+    )
+
+
+def _config_of(model: ModelConfig) -> str:
+    """The model's own configuration: rope scaling, overrides, and so on."""
+    fields: dict[str, Any] = model.hf_config.to_dict()
+    return json.dumps(
+        {name: value for name, value in fields.items() if name not in _NOT_THE_MODEL},
+        sort_keys=True,
+        default=lambda value: (
+            str(value) if isinstance(value, torch.dtype) else type(value).__qualname__
+        ),
+    )
+
+
+def _loader_of(vllm_config: VllmConfig) -> str:
+    """Dummy weights are random numbers: they differ by seed."""
+    loader = str(vllm_config.load_config.load_format)
+    return f"{loader} {vllm_config.model_config.seed}" if loader == "dummy" else loader
+
+
+def _platform() -> str:
+    """vLLM's CPU attention lays keys out as its instruction set likes them."""
+    name = str(current_platform.device_type)
+    if name == "cpu":
+        amx = torch.cpu._is_amx_tile_supported()  # noqa: SLF001 - as vLLM itself asks
+        name = f"cpu {torch.backends.cpu.get_cpu_capability()} {'amx' if amx else ''}"
+    return name

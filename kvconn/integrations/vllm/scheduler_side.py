@@ -1,0 +1,165 @@
+"""The half that lives in vLLM's scheduler: it decides, and moves nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
+from kvconn.integrations.vllm.requests import TrackedRequest
+from kvconn.ranks import RankVerdicts
+from kvconn.types import Transfer, TransferKind
+
+if TYPE_CHECKING:
+    from kvconn.guard import Guard
+    from kvconn.integrations.vllm.config import VllmOptions
+    from kvconn.scheduler import SchedulerConnector
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request as VllmRequest
+
+__all__ = ["SchedulerSide"]
+
+
+class SchedulerSide:
+    """Turns vLLM's questions into kvconn's.  Scheduler thread only."""
+
+    def __init__(
+        self, scheduler: SchedulerConnector, options: VllmOptions, guard: Guard
+    ) -> None:
+        self.scheduler = scheduler
+        self._guard = guard
+        self._geometry = scheduler.geometry
+        self._store_generated = options.store_generated
+        self._verdicts = RankVerdicts(self._geometry.ranks)
+        self._requests: dict[str, TrackedRequest] = {}
+        self._loads: list[Load] = []
+        self._flush: list[int] = []
+
+    # -- a request's life ------------------------------------------------------------------
+
+    def started(self, request: VllmRequest) -> None:
+        """A request was added to the engine."""
+        self.scheduler.request_started(self._tracked(request).context)
+
+    def _tracked(self, request: VllmRequest) -> TrackedRequest:
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            tracked = TrackedRequest.of(request, self._geometry.blocks_per_chunk)
+            self._requests[request.request_id] = tracked
+        return tracked
+
+    def matched_tokens(self, request: VllmRequest, computed: int) -> int | None:
+        """How many tokens after the ``computed`` ones can be loaded; ``None``: ask again.
+
+        Asked in every step in which the request could be scheduled; the lease is renewed by it.
+        The call is made for a skipping request too: the policy answers 0 and no backend hears.
+        """
+        tracked = self._tracked(request)
+        tracked.computed = computed
+        size = self._geometry.chunk_tokens
+        first = computed // size
+        found = self.scheduler.lookup(tracked.context, tracked.keys_from(first), computed % size)
+        return None if found is None else max(0, (first + found) * size - computed)
+
+    def allocated(self, request: VllmRequest, block_ids: list[int], external: int) -> None:
+        """vLLM set blocks aside; the request now waits for ``external`` tokens, if any.
+
+        It waits until workers report, so that a load is ordered whatever happens here.
+        """
+        tracked = self._tracked(request)
+        if not external:
+            self.scheduler.release(tracked.context)
+            return
+        geometry = self._geometry
+        held, end = (t // geometry.block_tokens for t in (tracked.computed, tracked.computed + external))
+        load = Load(request.request_id, None, [], block_ids[held:end])
+        self._loads.append(load)
+        first = tracked.computed // geometry.chunk_tokens
+        chunks = end // geometry.blocks_per_chunk - first
+        transfer = self.scheduler.prepare_load(
+            tracked.context, tracked.keys_from(first)[:chunks]
+        )
+        if transfer is not None:
+            self._verdicts.expect(transfer)
+            filled = first + len(transfer.keys)
+            load.rows = geometry.rows(block_ids, range(first, filled), held)
+            load.unnamed = block_ids[max(held, filled * geometry.blocks_per_chunk) : end]
+            load.transfer = transfer.to_bytes()
+
+    def finished(self, request_id: str) -> None:
+        """A request ended; its blocks may be used again, so its stores must let go of them."""
+        tracked = self._requests.pop(request_id, None)
+        if tracked is not None:
+            self._flush += tracked.storing
+            self.scheduler.request_finished(tracked.context)
+
+    # -- an engine step --------------------------------------------------------------------
+
+    def orders(self, output: SchedulerOutput) -> StepOrders:
+        """What the workers have to do in this step, beside computing ``output``."""
+        self.scheduler.step()
+        for request_id in output.preempted_req_ids or ():
+            if (tracked := self._requests.get(request_id)) is not None:
+                self._flush += tracked.storing
+        stores = self._stores(output)
+        loads, self._loads = self._loads, []
+        flush, self._flush = self._flush, []
+        return StepOrders(loads, stores, flush, idle=not output.total_num_scheduled_tokens)
+
+    def _stores(self, output: SchedulerOutput) -> list[Store]:
+        stores = []
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            tracked = self._requests.get(request_id)
+            if tracked is None:
+                continue
+            vllm = tracked.vllm
+            final = vllm.num_tokens if self._store_generated else vllm.num_prompt_tokens
+            final = min(final, vllm.num_computed_tokens + scheduled)
+            chunks = self._geometry.whole_chunks(final)
+            if chunks > tracked.offered:
+                # Each by itself: what fails here must not keep a request's load from being sent.
+                store = self._guard.call(
+                    self._store, tracked, chunks, output,
+                    otherwise=None, consequence="its chunks are not stored",
+                )  # fmt: skip
+                if store is not None:
+                    stores.append(store)
+        return stores
+
+    def _store(self, tracked: TrackedRequest, chunks: int, output: SchedulerOutput) -> Store | None:
+        keys = tracked.keys()[:chunks]
+        first, tracked.offered = tracked.offered, len(keys)
+        if not first:
+            self.scheduler.touch(tracked.context, keys)
+        (table,) = output.kv_connector_block_state.resolve_block_ids(tracked.context.id)
+        offer = keys[first:]
+        rows = dict(
+            zip(offer, self._geometry.rows(table, range(first, len(keys))), strict=True)
+        )
+        transfer = self.scheduler.prepare_store(tracked.context, offer).transfer
+        if transfer is None:
+            return None
+        self._verdicts.expect(transfer)
+        tracked.storing.add(transfer.id)
+        return Store(transfer.to_bytes(), [rows[key] for key in transfer.keys])
+
+    def reported(self, verdicts: StepVerdicts) -> None:
+        """Some ranks ended some transfers; what all of them ended is complete."""
+        for rank, ended in verdicts.by_rank.items():
+            for transfer_id, moved in ended:
+                whole = self._verdicts.report(rank, transfer_id, moved)
+                if whole is not None:
+                    self._complete(*whole)
+
+    def _complete(self, transfer: Transfer, moved: list[bool]) -> None:
+        tracked = self._requests.get(transfer.request_id)
+        if tracked is not None and transfer.kind is TransferKind.STORE:
+            tracked.storing.discard(transfer.id)
+        self.scheduler.complete_transfer(transfer, moved)
+
+    # -- the whole -------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Empty the cache; what running requests go on to compute is offered from the start."""
+        for tracked in self._requests.values():
+            tracked.offered = 0
+        self.scheduler.reset()

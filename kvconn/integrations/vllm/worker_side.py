@@ -1,0 +1,102 @@
+"""The half that lives in each of vLLM's workers: it moves what the scheduler ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts
+from kvconn.memory import KVCaches
+from kvconn.types import ABSENT, Transfer
+from vllm.v1.kv_cache_interface import group_kernel_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+    from kvconn.worker import WorkerConnector
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+__all__ = ["WorkerSide", "caches_of"]
+
+_IDLE_WAIT_S = 0.002
+"""How long a step that computes nothing waits for I/O.  Without it the engine spins in Python and
+keeps the interpreter lock from the threads that it waits for."""
+
+
+def caches_of(
+    tensors: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, blocks_per_chunk: int
+) -> KVCaches:
+    """vLLM's tensors, blocks in the first dimension whatever the layout in memory."""
+    (group,) = kv_cache_config.kv_cache_groups
+    blocks = kv_cache_config.num_blocks
+    return KVCaches(
+        {name: group_kernel_blocks(tensors[name], blocks) for name in group.layer_names},
+        num_blocks=blocks,
+        block_dims=0,
+        blocks_per_chunk=blocks_per_chunk,
+    )
+
+
+class WorkerSide:
+    """Submits a step's transfers and reports those that ended.  The worker's thread only."""
+
+    def __init__(self, worker: WorkerConnector, rank: int) -> None:
+        self.worker = worker
+        self._rank = rank
+        self._running: dict[int, Load | None] = {}
+        """By transfer; a store has no :class:`Load`."""
+        self._received: set[str] = set()
+        self._invalid: set[int] = set()
+        self._ended: list[tuple[int, list[bool]]] = []
+
+    def flush(self, orders: StepOrders) -> None:
+        """Before this step writes pages: let the stores that read them end."""
+        if orders.flush:
+            self.worker.flush(orders.flush)
+
+    def load(self, orders: StepOrders) -> None:
+        """Start this step's loads."""
+        for load in orders.loads:
+            if load.transfer is None:
+                self._receive(load, [])
+            else:
+                self._submit(load.transfer, load.rows, load)
+
+    def store(self, orders: StepOrders) -> None:
+        """Start this step's stores; its computation has been issued."""
+        for store in orders.stores:
+            self._submit(store.transfer, store.rows, None)
+
+    def _submit(self, wire: bytes, rows: Sequence[Sequence[int]], load: Load | None) -> None:
+        transfer = Transfer.from_bytes(wire)
+        self._running[transfer.id] = load
+        self.worker.submit(transfer, rows)
+
+    def received(self, idle: bool) -> set[str]:
+        """The requests whose load ended, well or not, since the last call."""
+        if idle and self._running:
+            self.worker.wait(list(self._running), _IDLE_WAIT_S)
+        for transfer_id, verdicts in self.worker.poll():
+            self._ended.append((transfer_id, verdicts))
+            load = self._running.pop(transfer_id, None)
+            if load is not None:
+                self._receive(load, verdicts)
+        received, self._received = self._received, set()
+        return received
+
+    def _receive(self, load: Load, verdicts: Sequence[bool]) -> None:
+        self._received.add(load.request_id)
+        self._invalid.update(load.unnamed)
+        for row, moved in zip(load.rows, verdicts, strict=False):
+            if not moved:
+                self._invalid.update(block for block in row if block != ABSENT)
+
+    def invalid_blocks(self) -> set[int]:
+        """The blocks that those loads did not fill; in the same step as :meth:`received`."""
+        invalid, self._invalid = self._invalid, set()
+        return invalid
+
+    def verdicts(self) -> StepVerdicts | None:
+        """What this rank ended, for the scheduler."""
+        ended, self._ended = self._ended, []
+        return StepVerdicts({self._rank: ended}) if ended else None
