@@ -116,7 +116,7 @@ class Admission:
         request.loading = transfer.id
         request.loaded = range(first, first + len(transfer.keys))
         rows, keys = state.rows(request, request.loaded, held=request.written)
-        state.transfers.start(transfer, rows)
+        state.transfers.start(transfer, rows, request.loaded)
         plan.loads.append(Move(transfer.to_bytes(), rows, keys))
 
     def _computed_tokens(self, request: EngineRequest) -> int:

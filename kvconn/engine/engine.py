@@ -19,10 +19,14 @@ from kvconn.types import TransferKind
 
 if TYPE_CHECKING:
     from kvconn.engine.figures import Figures
+    from kvconn.engine.transfers import Ended
     from kvconn.engine.worker import EngineWorker
     from kvconn.scheduler import SchedulerConnector
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Observer"]
+
+Observer = Callable[[str, str, list[int]], None]
+"""Called with what happened, the request's id, and its blocks as indices in that request."""
 
 _MOMENT_S = 0.02
 """How long an engine with nothing to compute waits for a transfer before it looks again."""
@@ -45,9 +49,9 @@ class Engine:
         *,
         asynchronous: bool = False,
         limits: Limits | None = None,
-        on_flush: Callable[[list[int]], None] | None = None,
+        observe: Observer | None = None,
     ) -> None:
-        """``on_flush`` hears of the blocks whose stores were flushed."""
+        """``observe`` hears what was ``"loaded"``, ``"stored"`` and ``"flushed"``."""
         self.asynchronous = asynchronous
         self.scheduler = scheduler
         self.workers = workers
@@ -62,7 +66,7 @@ class Engine:
         self._arrivals = itertools.count()
         self._ahead = Plan()
         """Asynchronous: the step that is planned and not yet executed."""
-        self._on_flush = on_flush
+        self._observe = observe or (lambda _what, _request_id, _blocks: None)
         storing = self._state.limits.storing_bytes // scheduler.geometry.block_bytes
         self._storing_blocks = max(storing, scheduler.geometry.blocks_per_chunk)
 
@@ -191,13 +195,19 @@ class Engine:
                 if ended is None:
                     continue
                 self.scheduler.complete_transfer(ended.transfer, ended.verdicts)
-                if ended.transfer.kind is TransferKind.STORE:
-                    self._state.figures.stored += ended.blocks_moved
-                    continue
-                self._state.figures.loaded += ended.blocks_moved
-                request = self._requests.get(ended.transfer.request_id)
-                if request is not None and request.loading == transfer_id:
-                    self._admission.loaded(request, ended)
+                if ended.transfer.kind is TransferKind.LOAD:
+                    self._loaded(ended)
+                else:
+                    self.figures.stored += len(ended.moved)
+                    self._observe("stored", ended.transfer.request_id, ended.moved)
+
+    def _loaded(self, ended: Ended) -> None:
+        transfer = ended.transfer
+        self.figures.loaded += len(ended.moved)
+        self._observe("loaded", transfer.request_id, ended.moved)
+        request = self._requests.get(transfer.request_id)
+        if request is not None and request.loading == transfer.id:
+            self._admission.loaded(request, ended)
 
     def _flush(self, request: EngineRequest) -> None:
         """Before the blocks of ``request`` are let go of: its stores must have read them."""
@@ -207,9 +217,7 @@ class Engine:
         if stores:
             for worker in self.workers:
                 worker.connector.flush(stores)
-            blocks = self._transfers.flushed(stores)
-            if self._on_flush is not None:
-                self._on_flush(blocks)
+            self._observe("flushed", request.context.id, self._transfers.flushed(stores))
 
     def _pause(self) -> None:
         """Nothing to compute: wait a moment for whatever is going on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvconn.connector import Connector
-from kvconn.engine.engine import Engine
+from kvconn.engine.engine import Engine, Observer
 from kvconn.engine.paged import KVShape, PagedKV
 from kvconn.engine.worker import EngineWorker
 from kvconn.identity import Shard
@@ -29,14 +29,15 @@ def open_engine(
     asynchronous: bool = False,
     limits: Limits | None = None,
     wrap: Callable[[Backend], Backend] | None = None,
-    on_flush: Callable[[list[int]], None] | None = None,
+    observe: Observer | None = None,
 ) -> Iterator[Engine]:
     """An engine over the backend that ``source`` names, closed at the end of the ``with``.
 
     Each rank has a connector of its own, as it has in a process of its own; the first also
     opens the scheduler half.  ``wrap`` puts something between that connector and its backend.
     """
-    connectors = [Connector.load(source, wrap=wrap if rank == 0 else None) for rank in range(shape.ranks)]
+    connectors = [Connector.load(source, wrap=wrap)]
+    connectors += [Connector.load(source) for _ in range(1, shape.ranks)]
     try:
         scheduler = connectors[0].open_scheduler(shape.geometry, shape.namespace)
         workers = []
@@ -48,7 +49,7 @@ def open_engine(
             workers.append(EngineWorker(kv, half, rank))
         yield Engine(
             scheduler, workers, shape.num_blocks,
-            asynchronous=asynchronous, limits=limits, on_flush=on_flush,
+            asynchronous=asynchronous, limits=limits, observe=observe,
         )  # fmt: skip
     finally:
         for connector in reversed(connectors):

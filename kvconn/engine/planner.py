@@ -38,9 +38,9 @@ class Planner:
 
     def _advance(self, request: EngineRequest, plan: Plan, budget: int) -> int:
         """Plan what ``request`` does in this step; answers what is left of ``budget``, in tokens."""
-        known = request.length
-        # Until what is planned has been executed, the next token is not known.
-        goal = min(known + 1, request.ceiling) if self._speculate and request.scheduled >= known else known
+        goal = request.length
+        if self._speculate and request.scheduled >= goal:
+            goal = min(goal + 1, request.ceiling)  # the step ahead will sample it
         end = min(goal, request.scheduled + budget)
         if end > request.scheduled and self._make_room(request, end):
             budget -= end - request.scheduled
@@ -84,6 +84,7 @@ class Planner:
         store = state.connector.prepare_store(request.context, list(places))
         state.figures.evicted += len(store.evicted) * self._geometry.blocks_per_chunk
         if store.transfer is not None:
-            rows, keys = state.rows(request, [places[key] for key in store.accepted])
-            state.transfers.start(store.transfer, rows)
+            accepted = [places[key] for key in store.accepted]
+            rows, keys = state.rows(request, accepted)
+            state.transfers.start(store.transfer, rows, accepted)
             plan.stores.append(Move(store.transfer.to_bytes(), rows, keys))

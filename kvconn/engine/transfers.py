@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 from kvconn.ranks import RankVerdicts
@@ -21,15 +22,17 @@ class Ended:
 
     transfer: Transfer
     verdicts: list[bool]
-    blocks_moved: int
-    """Blocks of the keys that moved; those that were absent not counted."""
+    moved: list[int]
+    """The blocks that moved, as indices in their request; those that were absent left out."""
 
 
 @dataclass(slots=True)
 class _Running:
     transfer: Transfer
-    rows: list[list[int]]
+    indices: list[list[int]]
+    """Blocks of each key as indices in their request; those that are absent left out."""
     held: list[int]
+    """Engine blocks that it keeps."""
 
 
 class TransfersInFlight:
@@ -43,11 +46,15 @@ class TransfersInFlight:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, transfer: Transfer, rows: list[list[int]]) -> None:
-        """``transfer`` will be handed to every rank with ``rows``."""
+    def start(self, transfer: Transfer, rows: list[list[int]], chunks: Sequence[int]) -> None:
+        """``transfer`` will be handed to every rank with ``rows``, which are these ``chunks``."""
         held = [block for row in rows for block in row if block != ABSENT]
+        indices = [
+            [i for i, block in enumerate(row, chunk * len(row)) if block != ABSENT]
+            for chunk, row in zip(chunks, rows, strict=True)
+        ]
         self._blocks.hold(held)
-        self._running[transfer.id] = _Running(transfer, rows, held)
+        self._running[transfer.id] = _Running(transfer, indices, held)
         self._verdicts.expect(transfer)
 
     def stores_of(self, request_id: str) -> list[int]:
@@ -59,11 +66,14 @@ class TransfersInFlight:
         ]  # fmt: skip
 
     def flushed(self, transfer_ids: Iterable[int]) -> list[int]:
-        """These stores no longer read engine memory: let go of their blocks, and say which."""
+        """These stores no longer read engine memory: let go of their blocks.
+
+        Answers which they were, as indices in their request.
+        """
         let_go: list[int] = []
         for id_ in transfer_ids:
             running = self._running[id_]
-            let_go += running.held
+            let_go += chain.from_iterable(running.indices)
             self._blocks.release(running.held)
             running.held = []
         return let_go
@@ -77,7 +87,7 @@ class TransfersInFlight:
     def blocks_storing(self) -> int:
         """Blocks on their way to the backend."""
         return sum(
-            len(running.rows) * len(running.rows[0])
+            sum(map(len, running.indices))
             for running in self._running.values()
             if running.transfer.kind is TransferKind.STORE
         )
@@ -89,9 +99,5 @@ class TransfersInFlight:
             return None
         running = self._running.pop(transfer_id)
         self._blocks.release(running.held)
-        moved = sum(
-            len(row) - row.count(ABSENT)
-            for row, good in zip(running.rows, whole[1], strict=True)
-            if good
-        )
-        return Ended(*whole, moved)
+        moved = compress(running.indices, whole[1])
+        return Ended(*whole, list(chain.from_iterable(moved)))

@@ -1,0 +1,31 @@
+"""Run the tests against what is installed, from a folder that holds no source.
+
+Usage: ``python tools/test_wheels.py FOLDER [PYTEST ARGUMENT ...]``
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ("tests/guarantees", "tests/cli", "tests/registry", "plugins")
+"""What could differ in a wheel: entry points, data files, the command line, plugins."""
+
+
+def main(folder: str, *arguments: str) -> int:
+    """Copy the tests and their configuration to ``folder`` and run them there."""
+    tree = Path(folder)
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(ROOT / "tests", tree / "tests")
+    for tests in ROOT.glob("plugins/*/tests"):
+        shutil.copytree(tests, tree / tests.relative_to(ROOT))
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    command = [sys.executable, "-P", "-m", "pytest", *(arguments or QUICK)]
+    return subprocess.run(command, check=False, cwd=tree).returncode  # noqa: S603 - own arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
