@@ -149,14 +149,14 @@ class ChunkIndex:
                     self._drop(key, entry)
         self._unpin(entries)
 
-    def touch(self, keys: Sequence[Key]) -> None:
-        """Those of ``keys`` that are here were used."""
+    def touch(self, keys: Sequence[Key], *, again: bool = False) -> None:
+        """Those of ``keys`` that are here were used; ``again``: by the same request as before."""
         ready = self._ready
         found = [
             entry for key in keys if (entry := ready[key[-1]].get(key)) is not None
         ]
         if found:
-            self._eviction.touch(found)
+            (self._eviction.refresh if again else self._eviction.touch)(found)
 
     # -- writing ---------------------------------------------------------------------------
 

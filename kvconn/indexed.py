@@ -61,6 +61,8 @@ class IndexedBackend(Backend):
             lease_seconds=self.settings.lease_seconds,
         )
         self._loading = 0
+        self._touched: set[str] = set()
+        """Requests that touched or stored before: what they touch again is no further use."""
         self._events = EventLog(self.tier, keep=self.settings.events)
 
     def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:
@@ -78,10 +80,16 @@ class IndexedBackend(Backend):
         self._loading += len(entries)
         return self._transfer(TransferKind.LOAD, request, keys[: len(entries)], entries)
 
-    def touch(self, request: Request, keys: list[Key]) -> None:  # noqa: ARG002
-        self._index.touch(keys)
+    def touch(self, request: Request, keys: list[Key]) -> None:
+        self._index.touch(keys, again=request.id in self._touched)
+        self._touched.add(request.id)
+
+    def request_finished(self, request: Request) -> None:
+        self._touched.discard(request.id)
+        self.release(request)
 
     def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan | None:
+        self._touched.add(request.id)
         accepted, entries, evicted = self._index.reserve(keys)
         self._events.removed(evicted)
         if not accepted:

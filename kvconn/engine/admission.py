@@ -79,7 +79,8 @@ class Admission:
         keys = request.chunk_keys[first:]
         began = time.perf_counter_ns()
         found = connector.lookup(request.context, keys, rest * self._geometry.block_tokens)
-        figures.lookup_ns.append(time.perf_counter_ns() - began)
+        if not request.context.skip_reading_prefix_cache:
+            figures.lookup_ns.append(time.perf_counter_ns() - began)
         if found is not None:
             return found
         now = time.monotonic()

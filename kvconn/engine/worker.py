@@ -27,6 +27,7 @@ class EngineWorker:
         self.connector = connector
         self.wrong_blocks = 0
         """Blocks found to hold other bytes than their key's, after a load or by a request."""
+        self.checked_blocks = 0
         self.loading, self.storing = BusyTime(), BusyTime()
         self._content = BlockContent(kv.pages, first_page=rank * len(kv.pages))
         self._running: dict[int, tuple[Transfer, Move]] = {}
@@ -50,7 +51,8 @@ class EngineWorker:
         return ended
 
     def read(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
-        """A request ends that saw ``blocks`` all its life, shared ones included: check them."""
+        """Compare ``blocks`` with what they should hold, bit for bit."""
+        self.checked_blocks += len(blocks)
         self.wrong_blocks += self._content.wrong(blocks, keys)
 
     def _submit(self, move: Move) -> None:
@@ -76,7 +78,7 @@ class EngineWorker:
             self._ended.append((transfer_id, verdicts))
 
     def _check(self, move: Move, verdicts: Verdicts) -> None:
-        """Compare what is said to have been loaded with what it should be, bit for bit."""
+        """Check what is said to have been loaded, before anybody can write over it."""
         good = [i for i, moved in enumerate(verdicts) if moved]
         pairs = [
             (block, key)
@@ -87,4 +89,4 @@ class EngineWorker:
             )
             if block != ABSENT
         ]
-        self.wrong_blocks += self._content.wrong([b for b, _ in pairs], [k for _, k in pairs])
+        self.read([block for block, _ in pairs], [key for _, key in pairs])

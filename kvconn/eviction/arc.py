@@ -65,6 +65,10 @@ class ARC(EvictionPolicy):
     def touch(self, entries: Sequence[int]) -> None:
         self._place([entry for entry in entries if entry in self._in_again], again=True)
 
+    def refresh(self, entries: Sequence[int]) -> None:
+        self._place([e for e in entries if self._in_again.get(e) is False], again=False)
+        self._place([e for e in entries if self._in_again.get(e)], again=True)
+
     def evict(self, count: int, pins: Sequence[int], keys: KeyTable) -> list[int]:
         victims: list[int] = []
         oldest = {False: self._once.pop_oldest(), True: self._again.pop_oldest()}

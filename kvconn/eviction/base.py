@@ -31,7 +31,14 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def touch(self, entries: Sequence[int]) -> None:
-        """``entries`` were used again."""
+        """``entries`` were used by another request."""
+
+    def refresh(self, entries: Sequence[int]) -> None:
+        """``entries`` make up one prefix, used by the request that used or stored them before.
+
+        Puts them in order, deepest first, without counting as another use.
+        """
+        self.touch(entries)
 
     @abstractmethod
     def evict(self, count: int, pins: Sequence[int], keys: KeyTable) -> list[int]:

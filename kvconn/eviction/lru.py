@@ -22,7 +22,6 @@ class LRU(EvictionPolicy):
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self._order = RecencyOrder(capacity)
-        self.touch = self._order.mention  # type: ignore[method-assign]  # saves a call per batch
 
     def insert(self, entries: Sequence[int], keys: Sequence[Key]) -> None:  # noqa: ARG002
         self._order.mention(entries)

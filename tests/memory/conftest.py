@@ -1,12 +1,18 @@
 import pytest
 import torch
 
-from kvconn.memory import Copier, HostPool, KVCaches
+from kvconn.memory import Copier, HostPool, KVCaches, cpu
 
 
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
 def threads(request):
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _every_row_is_a_share(monkeypatch):
+    """Small copies are split among threads too."""
+    monkeypatch.setattr(cpu, "SHARE_BYTES", 1)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Layouts of real engines, and a slow, plain copy to judge the fast ones by."""
 
+import ctypes
+
 import torch
 
 BLOCKS = 12
@@ -83,21 +85,22 @@ ALL = [
 def images(tensors):
     """Every byte of every storage, apart from the tensors themselves."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors.values()}
-    return [bytes(storage.tolist()) for storage in storages.values()]
+    return [
+        torch.tensor([], dtype=torch.uint8).set_(storage).numpy().tobytes()
+        for storage in storages.values()
+    ]
 
 
 def block_bytes(tensors, block_dim, block):
     """What a block means to the engine: its elements, whatever their places."""
     return [
-        t.select(block_dim, block).contiguous().view(torch.uint8).flatten().tolist()
+        t.select(block_dim, block).contiguous().view(torch.uint8).numpy().tobytes()
         for t in tensors.values()
     ]
 
 
 def expected_slot(caches, row):
     """The stored form of one chunk, by the book: segment-major, one byte at a time."""
-    import ctypes  # noqa: PLC0415 - only here is memory read behind torch's back
-
     return b"".join(
         ctypes.string_at(segment.base + block * segment.stride, segment.page_bytes)
         for segment in caches.segments

@@ -1,0 +1,93 @@
+"""Sends a workload through an engine, and says what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from kvconn.config import ConnectorConfig, load_config
+from kvconn.engine.opening import open_engine
+from kvconn.engine.report import ReplayReport, report
+from kvconn.engine.request import EngineRequest
+from kvconn.errors import ConfigurationError
+from kvconn.identity import Key, content_key
+from kvconn.testing.counting import CountingBackend
+from kvconn.types import Request
+
+if TYPE_CHECKING:
+    from kvconn.backend import Backend
+    from kvconn.engine.engine import Engine
+    from kvconn.engine.paged import KVShape
+    from kvconn.workload import TraceRequest
+
+__all__ = ["replay"]
+
+_QUEUED = 16
+"""Requests that have arrived and not ended: a few more than the engine runs at once."""
+_DRAIN_S = 60.0
+
+
+def replay(
+    trace: Sequence[TraceRequest],
+    source: str | ConnectorConfig,
+    shape: KVShape,
+    *,
+    skip_fraction: float = 0.0,
+    seed: int = 0,
+    asynchronous: bool = False,
+    on_progress: Callable[[int, Engine], None] = lambda _ended, _engine: None,
+) -> ReplayReport:
+    """Run ``trace`` in its order, as fast as the engine takes it; timestamps are not waited for.
+
+    Each id of the trace is one block of the engine.  A share of ``skip_fraction`` of the requests
+    must not read; ``seed`` decides which.  Answers are not replayed: the trace names their blocks
+    only where a later prompt repeats them.
+    """
+    _check_room(trace, shape)
+    config = load_config(source).model_copy(update={"strict": True})
+    doors: list[CountingBackend] = []
+
+    def count(backend: Backend) -> CountingBackend:
+        doors.append(CountingBackend(backend))
+        return doors[-1]
+
+    with open_engine(config, shape, asynchronous=asynchronous, wrap=count) as engine:
+        began = time.perf_counter()
+        for ended, request in enumerate(_requests(trace, shape, skip_fraction, Random(seed))):
+            engine.submit(request)
+            while engine.unfinished >= _QUEUED:
+                engine.step()
+            on_progress(ended, engine)
+        engine.drain(_DRAIN_S)
+        on_progress(len(trace), engine)
+        seconds = time.perf_counter() - began
+        return report(engine, doors[0], config.backend.name, seconds)
+
+
+def _check_room(trace: Sequence[TraceRequest], shape: KVShape) -> None:
+    largest = max((len(request.hash_ids) for request in trace), default=0)
+    if largest > shape.num_blocks:
+        msg = (
+            f"the longest prompt of the trace has {largest} blocks and the engine {shape.num_blocks}: "
+            f"give it at least --local-blocks {largest}"
+        )
+        raise ConfigurationError(msg)
+
+
+def _requests(
+    trace: Sequence[TraceRequest], shape: KVShape, skip_fraction: float, random: Random
+) -> Iterator[EngineRequest]:
+    geometry = shape.geometry
+    names: dict[int, Key] = {}
+    for number, line in enumerate(trace):
+        keys = []
+        for block in line.whole_blocks:
+            key = names.get(block)
+            if key is None:
+                # An id stands for its block and for everything before it, as a key must.
+                key = names[block] = content_key("trace", block)
+            keys.append(key)
+        context = Request(str(number), skip_reading_prefix_cache=random.random() < skip_fraction)
+        yield EngineRequest.of_blocks(context, geometry, keys, max(1, line.input_length))

@@ -1,0 +1,142 @@
+"""A connector for tests: kvconn's own, with a counter at the backend's door and planted faults.
+
+vLLM loads it by its module's name in whatever process it likes.  Faults are chosen by the content
+of the file ``$KVCONN_PLANT/fault`` while an engine runs; counts are left in
+``$KVCONN_PLANT/counts``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+import kvconn.connector
+from kvconn.config import build_backend
+from kvconn.integrations.vllm import KVConnConnector as RealConnector
+from kvconn.types import ABSENT, TransferKind
+
+PLANT = Path(os.environ["KVCONN_PLANT"])
+COUNTED = (
+    "request_started", "lookup", "release", "prepare_load", "touch", "prepare_store",
+    "complete_transfer", "request_finished",
+)  # fmt: skip
+SLOW_POLLS = 40
+
+
+def fault() -> str:
+    try:
+        return (PLANT / "fault").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+class FaultyWorker:
+    """Passes everything on to a backend's worker side, but spoils loads as it is told."""
+
+    def __init__(self, side, caches, shard):
+        self._side, self._caches, self._shard = side, caches, shard
+        self._spoilt: dict[int, set[int]] = {}
+        self._slow: dict[int, int] = {}
+
+    def __getattr__(self, name):
+        return getattr(self._side, name)
+
+    def submit(self, transfer, blocks):
+        how = fault()
+        if transfer.kind is TransferKind.LOAD:
+            if how == "submit raises":
+                raise OSError("planted")
+            if how == "slow":
+                self._slow[transfer.id] = SLOW_POLLS
+        self._side.submit(transfer, blocks)
+        if transfer.kind is TransferKind.LOAD:
+            count = len(transfer.keys)
+            spoilt = {
+                "second key": {1}, "last key": {count - 1}, "all keys": set(range(count)),
+                "second key on rank 1": {1} if self._shard.index == 1 else set(),
+                "lies": {0},
+            }.get(how, set())  # fmt: skip
+            self._fill_with_noise([blocks[i] for i in spoilt])
+            if how != "lies":
+                self._spoilt[transfer.id] = spoilt
+
+    def _fill_with_noise(self, rows):
+        blocks = [block for row in rows for block in row if block != ABSENT]
+        for tensor in self._caches.tensors.values():
+            for block in blocks:
+                tensor[block] = torch.randn_like(tensor[block]) * 10
+
+    def poll(self):
+        ended = []
+        for transfer_id, verdicts in [*getattr(self, "_held", ()), *self._side.poll()]:
+            spoilt = self._spoilt.get(transfer_id, ())
+            ended.append((transfer_id, [v and i not in spoilt for i, v in enumerate(verdicts)]))
+        self._held = [e for e in ended if self._slow.get(e[0], 0) > 0]
+        for transfer_id, _ in self._held:
+            self._slow[transfer_id] -= 1
+        return [e for e in ended if e not in self._held]
+
+
+def plant(name, backend):
+    backend.calls = Counter()
+
+    def counted(hook, method):
+        @functools.wraps(method)
+        def call(*arguments):
+            backend.calls[hook] += 1
+            return method(*arguments)
+
+        return call
+
+    for hook in COUNTED:
+        setattr(backend, hook, counted(hook, getattr(backend, hook)))
+    real_load, real_worker = backend.prepare_load, backend.open_worker
+
+    def prepare_load(request, keys):
+        how = fault()
+        if how == "prepare_load raises":
+            raise OSError("planted")
+        if how == "nothing to load":
+            backend.release(request)
+            return None
+        return real_load(request, keys[:1] if how == "only the first key" else keys)
+
+    def open_worker(pool, caches, namespace, shard):
+        return FaultyWorker(real_worker(pool, caches, namespace, shard), caches, shard)
+
+    backend.prepare_load, backend.open_worker = prepare_load, open_worker
+    return name, backend
+
+
+class KVConnConnector(RealConnector):
+    def __init__(self, *arguments, **named):
+        real = kvconn.connector.build_backend
+        kvconn.connector.build_backend = lambda config: plant(*build_backend(config))
+        try:
+            super().__init__(*arguments, **named)
+        finally:
+            kvconn.connector.build_backend = real
+        self._left = None
+
+    def has_pending_push_work(self):
+        pending = super().has_pending_push_work()
+        scheduler = self._scheduler.scheduler
+        counts = {
+            "calls": dict(scheduler._backend.calls),
+            "stats": scheduler.collect_stats(),
+            "pending": pending,
+            "tracked": len(self._scheduler._requests),
+            "verdicts": self._scheduler._verdicts.waiting,
+            "raised": self._guard.errors,
+        }
+        if counts != self._left:
+            self._left = counts
+            temporary = PLANT / "counts.tmp"
+            temporary.write_text(json.dumps(counts))
+            temporary.rename(PLANT / "counts")
+        return pending

@@ -1,0 +1,132 @@
+"""Runs one real vLLM engine through the steps of a JSON file: ``scenario.py SPEC ANSWERS``.
+
+A process of its own for each engine, so that each starts clean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+PLANT = Path(os.environ["KVCONN_PLANT"])
+CONNECTOR = {
+    "kv_connector": "KVConnConnector",
+    "kv_connector_module_path": "planted",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+
+
+def tokens(prompt):
+    """``[[seed, length], ...]``: parts that are the same wherever they are named the same."""
+    drawn = []
+    for seed, length in prompt:
+        generator = random.Random(seed)
+        drawn += [generator.randrange(1024) for _ in range(length)]
+    return drawn
+
+
+class Scenario:
+    def __init__(self, spec):
+        from vllm import LLM  # noqa: PLC0415 - not before the environment is set
+
+        transfer = {**CONNECTOR, **spec.get("transfer", {})}
+        transfer["kv_connector_extra_config"] = spec["config"]
+        self.llm = LLM(
+            model=spec["model"],
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            block_size=32,
+            max_model_len=2048,
+            kv_transfer_config=transfer,
+            **spec.get("engine", {}),
+        )
+
+    def generate(self, prompts, max_tokens=8, **flags):
+        from vllm import SamplingParams  # noqa: PLC0415
+
+        sampling = SamplingParams(
+            temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True, **flags
+        )
+        answers = self.llm.generate(
+            [{"prompt_token_ids": tokens(prompt)} for prompt in prompts], sampling, use_tqdm=False
+        )
+        return [
+            {"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}
+            for answer in answers
+        ]
+
+    def forget_local(self):
+        return self.llm.reset_prefix_cache()
+
+    def forget_all(self):
+        return self.llm.reset_prefix_cache(reset_connector=True)
+
+    def fault(self, how):
+        (PLANT / "fault").write_text(how)
+
+    def counts(self, seconds=20.0):
+        """Once nothing is in flight; in one process nobody but us steps an idle engine."""
+        ends = time.monotonic() + seconds
+        core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
+        while time.monotonic() < ends:
+            if core is not None and core.scheduler.has_requests():
+                core.step()
+            counts = json.loads((PLANT / "counts").read_text())
+            if not counts["pending"] and not counts["tracked"]:
+                break
+            time.sleep(0.01)
+        return counts
+
+    def first_token(self, prompt, runs=7):
+        """Median seconds to the first token, loaded and computed in turns."""
+        taken = {"loaded": [], "computed": []}
+        for _ in range(runs):
+            for how, skip in (("loaded", False), ("computed", True)):
+                self.forget_local()
+                began = time.perf_counter()
+                self.generate([prompt], max_tokens=1, skip_reading_prefix_cache=skip)
+                taken[how].append(time.perf_counter() - began)
+        return {how: statistics.median(times) for how, times in taken.items()}
+
+    def abort_while_loading(self, prompt):
+        """One request that is aborted after two steps, and one that is not."""
+        from vllm import SamplingParams  # noqa: PLC0415
+
+        engine = self.llm.llm_engine
+        sampling = SamplingParams(temperature=0, max_tokens=8, detokenize=False, ignore_eos=True)
+        for name in ("gone", "kept"):
+            engine.add_request(name, {"prompt_token_ids": tokens(prompt)}, sampling)
+        answers = []
+        for step in range(10_000):
+            if not engine.has_unfinished_requests():
+                break
+            if step == 2:
+                engine.abort_request(["gone"])
+            answers += [answer for answer in engine.step() if answer.finished]
+        return [
+            {"id": answer.request_id, "tokens": list(answer.outputs[0].token_ids)}
+            for answer in answers
+            if answer.request_id == "kept"
+        ]
+
+    def free_blocks(self):
+        pool = self.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        return pool.get_num_free_blocks()
+
+
+def main(spec_path, answers_path):
+    spec = json.loads(Path(spec_path).read_text())
+    scenario = Scenario(spec)
+    answers = [getattr(scenario, do)(**how) for do, how in spec["steps"]]
+    Path(answers_path).write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
