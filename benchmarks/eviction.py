@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 
+from rich.console import Console
+from rich.table import Table
+
 from kvconn.identity import Key, content_key
 from kvconn.index import ChunkIndex
 from kvconn.registry import EVICTION, available, load_eviction_class
 from kvconn.workload import read_trace
-from rich.console import Console
-from rich.table import Table
 
 SHARES = (0.01, 0.05, 0.10, 0.25)
 

@@ -29,7 +29,7 @@ Verdicts = list[bool]
 class PluginConfig(BaseModel):
     """Base of every plugin's options: immutable, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Backend(ABC):
         self, pool: HostPool, caches: KVCaches, namespace: Namespace, shard: Shard
     ) -> WorkerSide: ...
     @abstractmethod
-    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]: ...
+    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState] | bytes: ...
     @abstractmethod
     def release(self, request: Request) -> None: ...
     @abstractmethod

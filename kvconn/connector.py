@@ -18,6 +18,7 @@ from kvconn.config import (
 from kvconn.geometry import Geometry
 from kvconn.identity import Namespace, Shard
 from kvconn.memory import KVCaches
+from kvconn.registry import PluginManager
 from kvconn.scheduler import SchedulerConnector
 from kvconn.worker import WorkerConnector
 
@@ -45,6 +46,12 @@ class Connector:
         backend = build_backend(config.backend)
         self._backend = backend if wrap is None else wrap(backend)
         self._policies = build_policies(config)
+        self.plugins = PluginManager()
+        """What is registered; the hooks are called on the bound methods, never through it."""
+        self.plugins.register(self._backend, self.backend_name)
+        for name, policy in self._policies:
+            self.plugins.register(policy, name)
+        self.plugins.check_pending()
         self._settings = Settings(
             lease_seconds=config.lease_seconds,
             transfer_timeout_s=config.transfer_timeout_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress
 
 from kvconn.identity import Key
 from kvconn.types import EventKind, KVEvent
@@ -23,19 +22,12 @@ class EventLog:
         if self._keep and keys:
             self._events.append(KVEvent(kind, tuple(keys), self._tier))
 
-    def stored(self, keys: Sequence[Key], verdicts: Sequence[bool]) -> None:
-        """Those of ``keys`` whose verdict is good can be found from now on."""
-        if self._keep:
-            self._add(EventKind.STORED, tuple(compress(keys, verdicts)))
-
-    def failed(self, keys: Sequence[Key], verdicts: Sequence[bool]) -> None:
-        """Those of ``keys`` whose verdict is bad are gone."""
-        if self._keep:
-            bad = tuple(key for key, good in zip(keys, verdicts, strict=True) if not good)
-            self._add(EventKind.REMOVED, bad)
+    def stored(self, keys: Sequence[Key]) -> None:
+        """``keys`` can be found from now on."""
+        self._add(EventKind.STORED, keys)
 
     def removed(self, keys: Sequence[Key]) -> None:
-        """``keys`` were evicted."""
+        """``keys`` were evicted, or are lost."""
         self._add(EventKind.REMOVED, keys)
 
     def cleared(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 __all__ = ["Guard"]
 
 _log = logging.getLogger("kvconn")
 _Answer = TypeVar("_Answer")
+_Default = TypeVar("_Default")
 
 
 class Guard:
@@ -32,12 +33,20 @@ class Guard:
             self._logged.add(kind)
             _log.warning(
                 "%s.%s raised %r: %s; this is logged once",
-                self.name, hook, error, consequence, exc_info=error,
+                self.name,
+                hook,
+                error,
+                consequence,
+                exc_info=error,
             )
 
     def call(
-        self, hook: Callable[..., _Answer], *arguments: Any, otherwise: _Answer, consequence: str
-    ) -> _Answer:
+        self,
+        hook: Callable[..., _Answer],
+        *arguments: object,
+        otherwise: _Default,
+        consequence: str,
+    ) -> _Answer | _Default:
         """``hook(*arguments)``, or ``otherwise`` when it raises."""
         try:
             return hook(*arguments)

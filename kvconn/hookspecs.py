@@ -30,7 +30,8 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Optional: a method named like a hook is one, with or without this marker."""
 
-# The bodies below are documentation; an answer of ``None`` is what each of them gives.
+# The bodies below are documentation and are never run.
+# mypy: disable-error-code="empty-body"
 
 
 class PolicySpec:
@@ -95,7 +96,7 @@ class BackendSpec:
         """A request begins, whatever its flags.  Raising is counted and ignored."""
 
     @hookspec
-    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:
+    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState] | bytes:
         """One state per key (``bytes`` of states is the fastest form); raising is all ``MISS``.
 
         Leases the leading run of hits to ``request`` and replaces what an earlier lookup of the

@@ -88,9 +88,7 @@ def content_key(*parts: object) -> Key:
     return _digest(b"kvconn key", *parts)
 
 
-def chain_keys(
-    contents: Iterable[object], *, parent: Key = b"", salt: object = None
-) -> list[Key]:
+def chain_keys(contents: Iterable[object], *, parent: Key = b"", salt: object = None) -> list[Key]:
     """One key per element of ``contents``, each naming its content and everything before it.
 
     ``parent`` is the key that the first element follows, empty at the start of a sequence;

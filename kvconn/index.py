@@ -69,26 +69,21 @@ class ChunkIndex:
         if old is not None and old.version == self._version and old.asked == keys:
             old.expires = self._clock() + self._lease_seconds
             self._leases[owner] = old
-            return len(old.entries)
-        entries = self._find_leading(keys)
+            return old.count
+        ready = self._ready
+        for key in keys:
+            if key not in ready[key[-1]]:
+                count = keys.index(key)
+                break
+        else:
+            count = len(keys)
         if old is not None:
             self._end_lease(owner, old)
-        if entries:
+        if count:
             expires = self._clock() + self._lease_seconds
-            lease = Lease(list(keys), entries, self._version, expires)
+            lease = Lease(list(keys), count, self._version, expires)
             self._leases[owner] = self._unpinned_leases[owner] = lease
-        return len(entries)
-
-    def _find_leading(self, keys: Sequence[Key]) -> list[int]:
-        ready = self._ready
-        entries: list[int] = []
-        add = entries.append
-        for key in keys:
-            entry = ready[key[-1]].get(key)
-            if entry is None:
-                break
-            add(entry)
-        return entries
+        return count
 
     def release(self, owner: str) -> None:
         """Give up what ``owner`` leases; nothing if it leases nothing."""
@@ -103,16 +98,26 @@ class ChunkIndex:
         was leased beyond that is released.  Without a lease, the keys are looked up anew.
         """
         lease = self._leases.pop(owner, None)
-        if lease is None or lease.asked[: len(keys)] != keys:
-            entries = self._find_leading(keys)
-        else:
+        if lease is not None and lease.pinned and lease.asked[: len(keys)] == keys:
             entries = lease.entries[: len(keys)]
             if self._dropped:
                 gone = (i for i, entry in enumerate(entries) if entry in self._dropped)
                 entries = entries[: next(gone, len(entries))]
+        else:
+            entries = self._find_leading(keys)
         self._pin(entries)
         if lease is not None:
             self._end_lease(owner, lease)
+        return entries
+
+    def _find_leading(self, keys: Sequence[Key]) -> list[int]:
+        ready = self._ready
+        entries: list[int] = []
+        for key in keys:
+            entry = ready[key[-1]].get(key)
+            if entry is None:
+                break
+            entries.append(entry)
         return entries
 
     def _pin(self, entries: Sequence[int]) -> None:
@@ -131,8 +136,10 @@ class ChunkIndex:
         Most leases are used or given up before that, so that :meth:`lookup` leaves it to here.
         """
         for lease in self._unpinned_leases.values():
-            self._pin(lease.entries)
+            # Nothing was removed since the lookup, so the same keys are found again.
+            lease.entries = self._find_leading(lease.asked[: lease.count])
             lease.pinned = True
+            self._pin(lease.entries)
         self._unpinned_leases.clear()
 
     def _end_lease(self, owner: str, lease: Lease) -> None:
@@ -141,20 +148,27 @@ class ChunkIndex:
         else:
             del self._unpinned_leases[owner]
 
-    def loaded(self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]) -> None:
-        """Give up the pins that :meth:`take` gave; a key that failed is forgotten."""
+    def loaded(
+        self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]
+    ) -> list[Key]:
+        """Give up the pins that :meth:`take` gave; a key that failed is forgotten.
+
+        Answers the keys that are a miss from here on: not one that was stored anew meanwhile.
+        """
+        dropped: list[Key] = []
         if not all(verdicts):
-            for key, entry, good in zip(keys, entries, verdicts, strict=True):
-                if not good:
-                    self._drop(key, entry)
+            dropped = [
+                key
+                for key, entry, good in zip(keys, entries, verdicts, strict=True)
+                if not good and self._drop(key, entry)
+            ]
         self._unpin(entries)
+        return dropped
 
     def touch(self, keys: Sequence[Key], *, again: bool = False) -> None:
         """Those of ``keys`` that are here were used; ``again``: by the same request as before."""
         ready = self._ready
-        found = [
-            entry for key in keys if (entry := ready[key[-1]].get(key)) is not None
-        ]
+        found = [entry for key in keys if (entry := ready[key[-1]].get(key)) is not None]
         if found:
             (self._eviction.refresh if again else self._eviction.touch)(found)
 
@@ -218,11 +232,12 @@ class ChunkIndex:
 
     def stored(
         self, keys: Sequence[Key], entries: Sequence[int], verdicts: Sequence[bool]
-    ) -> list[Key]:
+    ) -> tuple[list[Key], list[Key]]:
         """End what :meth:`reserve` began: good keys can be found from now on.
 
-        Answers the keys that came to nothing, failed or dropped meanwhile, and that nobody has
-        stored or reserved anew: whatever bytes they left behind are waste.
+        Answers ``(keys that can be found now, lost keys)``.  Lost is what came to nothing, failed
+        or dropped meanwhile, and what nobody has stored or reserved anew: whatever bytes it left
+        behind are waste.
         """
         ready, writing, pins = self._ready, self._writing, self._pins
         kept_keys: list[Key] = []
@@ -245,7 +260,7 @@ class ChunkIndex:
             self._idle += len(kept)
             self._version += 1
             self._eviction.insert(kept, kept_keys)
-        return lost
+        return kept_keys, lost
 
     # -- the whole -------------------------------------------------------------------------
 
@@ -315,11 +330,11 @@ class ChunkIndex:
             self._idle += len(idle)
             self._eviction.unpinned(idle)
 
-    def _drop(self, key: Key, entry: int) -> None:
+    def _drop(self, key: Key, entry: int) -> bool:
         """Make ``key`` a miss from here on, if ``entry`` still is what it names."""
         shard = self._ready[key[-1]]
         if shard.get(key) != entry:
-            return
+            return False
         self._pin_leases()
         del shard[key]
         self._version += 1
@@ -329,6 +344,7 @@ class ChunkIndex:
         else:
             self._idle -= 1
             self._release_entry(entry)
+        return True
 
     def _release_entry(self, entry: int) -> None:
         self._pins[entry] = _FREE

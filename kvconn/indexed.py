@@ -65,10 +65,10 @@ class IndexedBackend(Backend):
         """Requests that touched or stored before: what they touch again is no further use."""
         self._events = EventLog(self.tier, keep=self.settings.events)
 
-    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:
+    def lookup(self, request: Request, keys: list[Key]) -> bytes:
         """The keys after the first miss are not looked at: only a leading run can be used."""
         hits = self._index.lookup(request.id, keys)
-        return _HIT * hits + _MISS * (len(keys) - hits)  # type: ignore[return-value]
+        return _HIT * hits + _MISS * (len(keys) - hits)
 
     def release(self, request: Request) -> None:
         self._index.release(request.id)
@@ -117,17 +117,17 @@ class IndexedBackend(Backend):
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
         if transfer.kind is TransferKind.LOAD:
             self._loading -= len(transfer.keys)
-            self._index.loaded(transfer.keys, transfer.locations, verdicts)
-            self._events.failed(transfer.keys, verdicts)
-            if not all(verdicts):
-                self._wasted(
-                    [k for k, good in zip(transfer.keys, verdicts, strict=True) if not good]
-                )
+            dropped = self._index.loaded(transfer.keys, transfer.locations, verdicts)
+            if dropped:
+                self._events.removed(dropped)
+                self._wasted(dropped)
         else:
-            self._wasted(self._index.stored(transfer.keys, transfer.locations, verdicts))
-            self._events.stored(transfer.keys, verdicts)
+            stored, lost = self._index.stored(transfer.keys, transfer.locations, verdicts)
+            self._events.stored(stored)
+            if lost:
+                self._wasted(lost)
 
-    def _wasted(self, keys: list[Key]) -> None:
+    def _wasted(self, keys: Sequence[Key]) -> None:
         """Bytes of ``keys`` may lie somewhere that nothing refers to; nothing to do by default."""
 
     def step(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvconn.identity import Key
 
@@ -11,14 +11,16 @@ __all__ = ["Lease"]
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One request's pins on the leading run of the keys that it asked for."""
+    """One request's hold on the leading run of the keys that it asked for."""
 
     asked: list[Key]
-    entries: list[int]
-    """One per leased key; the first ``len(entries)`` of ``asked``."""
+    count: int
+    """The first ``count`` of ``asked`` are leased."""
     version: int
     """Of the index when the lease was taken: the same question has the same answer until then."""
     expires: float
     """On the index's clock."""
     pinned: bool = False
     """Whether its entries carry a pin of it; not before something is to be removed."""
+    entries: list[int] = field(default_factory=list)
+    """One per leased key, once they are pinned."""

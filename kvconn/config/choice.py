@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
 from kvconn.backend import PluginConfig  # noqa: TC001 - pydantic reads the annotation
-from kvconn.config.options import explain_unknown, option_names, validate
+from kvconn.config.options import option_names, validate
 from kvconn.config.urls import ParsedURL, check_name, parse_url
 from kvconn.errors import BrokenPlugin, ConfigurationError
 from kvconn.registry import BACKENDS, find, load_backend_class, load_policy_class
@@ -74,9 +74,6 @@ def _merged(url: ParsedURL, config: type[PluginConfig], whose: str) -> dict[str,
     """The URL's query and its place as one mapping of options."""
     valid = option_names(config)
     options: dict[str, Any] = dict(url.query)
-    for option in options:
-        if option not in valid:
-            raise ConfigurationError(explain_unknown(option, valid, whose))
     for field, value in url.place.items():
         if field not in valid:
             if value != "/":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from kvconn.memory.intraop import one_intraop_thread
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from kvconn.identity import Key
@@ -18,8 +21,9 @@ __all__ = ["JUNK", "BlockContent"]
 JUNK = 0x0BAD_B10C
 """The word of a block that holds nothing anyone may use: even, and content is odd."""
 
-_BATCH_BYTES = 1 << 20
-"""Content is made in batches that stay in a core's cache."""
+_BATCH_BYTES = 1 << 19
+"""Content is made in batches that stay in a core's cache, and by one thread: on a busy machine
+threads that wait for each other after every operator made a replay ten times slower."""
 
 
 class BlockContent:
@@ -41,12 +45,14 @@ class BlockContent:
         self._multipliers = self._tensor(_mixed(np.arange(words, dtype=np.uint64)) | np.uint64(1))
         self._salts = _mixed(np.arange(first_page, first_page + len(pages), dtype=np.uint64))
 
+    @one_intraop_thread()
     def write(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
         """Fill ``blocks[i]`` with the content of ``keys[i]``."""
         for ids, seeds in self._batches(blocks, keys):
             for page, seed in zip(self._pages, seeds, strict=True):
                 page.index_copy_(0, ids, seed * self._multipliers)
 
+    @one_intraop_thread()
     def spoil(self, blocks: Sequence[int]) -> None:
         """Fill ``blocks`` with :data:`JUNK`: bytes that should be overwritten, or never read."""
         if blocks:
@@ -54,11 +60,10 @@ class BlockContent:
             for page in self._pages:
                 page.index_fill_(0, ids, JUNK)
 
+    @one_intraop_thread()
     def wrong(self, blocks: Sequence[int], keys: Sequence[Key]) -> int:
         """How many ``blocks[i]`` differ in any bit from the content of ``keys[i]``."""
-        return sum(
-            self._count_wrong(ids, seeds) for ids, seeds in self._batches(blocks, keys)
-        )
+        return sum(self._count_wrong(ids, seeds) for ids, seeds in self._batches(blocks, keys))
 
     def _count_wrong(self, ids: torch.Tensor, seeds: torch.Tensor) -> int:
         wrong: torch.Tensor | None = None

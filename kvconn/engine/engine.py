@@ -41,7 +41,7 @@ class Engine:
     of its transfers are known, and blocks stay with their transfers until these end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is made of
         self,
         scheduler: SchedulerConnector,
         workers: Sequence[EngineWorker],

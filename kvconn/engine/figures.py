@@ -35,6 +35,11 @@ class Figures:
     lookup_ns: list[int] = field(default_factory=list)
     """Of each call of the connector's ``lookup``."""
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of the queried blocks that were hits, here or in the backend."""
+        return (self.local_hits + self.external_hits) / self.queried if self.queried else 0.0
+
 
 @dataclass(slots=True)
 class BusyTime:

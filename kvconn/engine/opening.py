@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvconn.connector import Connector
@@ -14,6 +12,9 @@ from kvconn.engine.worker import EngineWorker
 from kvconn.identity import Shard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
     from kvconn.backend import Backend
     from kvconn.config import ConnectorConfig
     from kvconn.engine.state import Limits
@@ -22,7 +23,7 @@ __all__ = ["open_engine"]
 
 
 @contextmanager
-def open_engine(
+def open_engine(  # noqa: PLR0913 - what it is made of
     source: str | Path | Mapping[str, Any] | ConnectorConfig,
     shape: KVShape,
     *,

@@ -80,7 +80,9 @@ class PagedKV:
             for i in range(shape.layers)
         }
         self.pages: list[torch.Tensor] = [
-            page for tensor in self.tensors.values() for page in (tensor if shape.split else [tensor])
+            page
+            for tensor in self.tensors.values()
+            for page in (tensor if shape.split else [tensor])
         ]
         """One view ``[num_blocks, words]`` per page of a block."""
         self.caches = KVCaches(

@@ -37,7 +37,7 @@ class Planner:
         return plan
 
     def _advance(self, request: EngineRequest, plan: Plan, budget: int) -> int:
-        """Plan what ``request`` does in this step; answers what is left of ``budget``, in tokens."""
+        """Plan the next step of ``request``; answers what is left of ``budget``, in tokens."""
         goal = request.length
         if self._speculate and request.scheduled >= goal:
             goal = min(goal + 1, request.ceiling)  # the step ahead will sample it

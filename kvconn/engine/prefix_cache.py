@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from kvconn.identity import Key
 
 __all__ = ["LocalBlocks"]
@@ -61,7 +62,7 @@ class LocalBlocks:
             references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Refer to ``blocks`` once less each; the deepest of a prefix go first when room is short."""
+        """Refer to ``blocks`` once less each; of a prefix, the deepest are handed out first."""
         references, idle = self._references, self._idle
         for block in reversed(blocks):
             references[block] -= 1

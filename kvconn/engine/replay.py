@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from kvconn.testing.counting import CountingBackend
 from kvconn.types import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from kvconn.backend import Backend
     from kvconn.engine.engine import Engine
     from kvconn.engine.paged import KVShape
@@ -29,7 +30,7 @@ _QUEUED = 16
 _DRAIN_S = 60.0
 
 
-def replay(
+def replay(  # noqa: PLR0913 - what a replay can be told
     trace: Sequence[TraceRequest],
     source: str | ConnectorConfig,
     shape: KVShape,
@@ -55,7 +56,8 @@ def replay(
 
     with open_engine(config, shape, asynchronous=asynchronous, wrap=count) as engine:
         began = time.perf_counter()
-        for ended, request in enumerate(_requests(trace, shape, skip_fraction, Random(seed))):
+        skips = Random(seed)  # noqa: S311 - a draw, not a secret
+        for ended, request in enumerate(_requests(trace, shape, skip_fraction, skips)):
             engine.submit(request)
             while engine.unfinished >= _QUEUED:
                 engine.step()
@@ -70,14 +72,14 @@ def _check_room(trace: Sequence[TraceRequest], shape: KVShape) -> None:
     largest = max((len(request.hash_ids) for request in trace), default=0)
     if largest > shape.num_blocks:
         msg = (
-            f"the longest prompt of the trace has {largest} blocks and the engine {shape.num_blocks}: "
-            f"give it at least --local-blocks {largest}"
+            f"the longest prompt of the trace has {largest} blocks and the engine "
+            f"{shape.num_blocks}: give it at least --local-blocks {largest}"
         )
         raise ConfigurationError(msg)
 
 
 def _requests(
-    trace: Sequence[TraceRequest], shape: KVShape, skip_fraction: float, random: Random
+    trace: Sequence[TraceRequest], shape: KVShape, skip_fraction: float, skips: Random
 ) -> Iterator[EngineRequest]:
     geometry = shape.geometry
     names: dict[int, Key] = {}
@@ -89,5 +91,5 @@ def _requests(
                 # An id stands for its block and for everything before it, as a key must.
                 key = names[block] = content_key("trace", block)
             keys.append(key)
-        context = Request(str(number), skip_reading_prefix_cache=random.random() < skip_fraction)
+        context = Request(str(number), skip_reading_prefix_cache=skips.random() < skip_fraction)
         yield EngineRequest.of_blocks(context, geometry, keys, max(1, line.input_length))

@@ -126,7 +126,6 @@ def report(engine: Engine, door: CountingBackend, tier: str, seconds: float) -> 
     block_bytes = geometry.block_bytes * geometry.ranks
     loaded_bytes, stored_bytes = figures.loaded * block_bytes, figures.stored * block_bytes
     plain, skipping, size = door.plain, door.skipping, geometry.blocks_per_chunk
-    hits = figures.local_hits + figures.external_hits
     worker_errors = sum(worker.connector.errors for worker in engine.workers)
     return ReplayReport(
         requests=figures.requests,
@@ -141,7 +140,7 @@ def report(engine: Engine, door: CountingBackend, tier: str, seconds: float) -> 
             stored=figures.stored,
             checked=sum(worker.checked_blocks for worker in engine.workers),
         ),
-        hit_rate=hits / figures.queried if figures.queried else 0.0,
+        hit_rate=figures.hit_rate,
         tiers=[Tier(tier, figures.external_hits, loaded_bytes, stored_bytes)],
         wrong_blocks=engine.wrong_blocks,
         skip=Skip(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from kvconn.geometry import Geometry
 from kvconn.identity import Key, chain_keys
-from kvconn.types import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvconn.geometry import Geometry
+    from kvconn.types import Request
 
 __all__ = ["EngineRequest", "Phase"]
 
@@ -68,7 +72,7 @@ class EngineRequest:
     """Known tokens of the last, partial block."""
 
     @classmethod
-    def of_tokens(
+    def of_tokens(  # noqa: PLR0913 - one parameter per field
         cls, context: Request, geometry: Geometry, tokens: Sequence[int], *,
         answer: Sequence[int] = (), max_answer: int = 0, salt: object = None,
     ) -> EngineRequest:  # fmt: skip

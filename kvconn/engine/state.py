@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from kvconn.engine.request import EngineRequest, Phase
 from kvconn.types import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kvconn.engine.prefix_cache import LocalBlocks
     from kvconn.engine.transfers import TransfersInFlight

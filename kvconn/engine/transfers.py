@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from typing import TYPE_CHECKING
@@ -11,6 +10,8 @@ from kvconn.ranks import RankVerdicts
 from kvconn.types import ABSENT, Transfer, TransferKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from kvconn.engine.prefix_cache import LocalBlocks
 
 __all__ = ["Ended", "TransfersInFlight"]

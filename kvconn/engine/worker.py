@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from kvconn.engine.figures import BusyTime
 from kvconn.types import ABSENT, Transfer, TransferKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvconn.backend import Verdicts
     from kvconn.engine.paged import PagedKV
     from kvconn.engine.plan import Move, Work
@@ -36,12 +37,15 @@ class EngineWorker:
     def execute(self, work: Work) -> None:
         """One step.  A store is submitted after the computation that it depends on."""
         for move in work.loads:
-            self._submit(move)
+            # Pages are used again: a load that wrote nothing could find the right bytes there.
+            self._content.spoil([b for row in move.rows for b in row if b != ABSENT])
+        for move in work.loads:
+            self._submit(move, self.loading)
         self._hear()
         self._content.write(work.blocks, work.keys)
         self._content.spoil(work.nameless)
         for move in work.stores:
-            self._submit(move)
+            self._submit(move, self.storing)
         self._hear()
 
     def poll(self) -> list[tuple[int, Verdicts]]:
@@ -55,27 +59,25 @@ class EngineWorker:
         self.checked_blocks += len(blocks)
         self.wrong_blocks += self._content.wrong(blocks, keys)
 
-    def _submit(self, move: Move) -> None:
+    def _submit(self, move: Move, busy: BusyTime) -> None:
         transfer = Transfer.from_bytes(move.wire)
-        if transfer.kind is TransferKind.LOAD:
-            # Pages are used again: a load that wrote nothing could find the right bytes there.
-            self._content.spoil([b for row in move.rows for b in row if b != ABSENT])
-            self.loading.start()
-        else:
-            self.storing.start()
         self._running[transfer.id] = transfer, move
+        busy.start()
         self.connector.submit(transfer, move.rows)
 
     def _hear(self) -> None:
         """Take verdicts as soon as they are there: rates are measured by it."""
+        loaded: list[tuple[Move, Verdicts]] = []
         for transfer_id, verdicts in self.connector.poll():
             transfer, move = self._running.pop(transfer_id)
             if transfer.kind is TransferKind.LOAD:
                 self.loading.end()
-                self._check(move, verdicts)
+                loaded.append((move, verdicts))
             else:
                 self.storing.end()
             self._ended.append((transfer_id, verdicts))
+        for move, verdicts in loaded:
+            self._check(move, verdicts)
 
     def _check(self, move: Move, verdicts: Verdicts) -> None:
         """Check what is said to have been loaded, before anybody can write over it."""

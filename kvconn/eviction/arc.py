@@ -36,7 +36,8 @@ class ARC(EvictionPolicy):
         """The share of the capacity, in entries, that ``T1`` should have."""
 
     def insert(self, entries: Sequence[int], keys: Sequence[Key]) -> None:
-        once, again = [], []
+        once: list[int] = []
+        again: list[int] = []
         for entry, key in zip(entries, keys, strict=True):
             (again if self._learn(key) else once).append(entry)
         self._place(once, again=False)
@@ -110,9 +111,7 @@ class ARC(EvictionPolicy):
     def unpinned(self, entries: Sequence[int]) -> None:
         for again in (False, True):
             order = self._again if again else self._once
-            absent = [
-                e for e in entries if self._in_again.get(e) is again and e not in order
-            ]
+            absent = [e for e in entries if self._in_again.get(e) is again and e not in order]
             if absent:
                 order.mention(absent)
 

@@ -28,8 +28,12 @@ class RecencyOrder:
         self._oldest: Iterator[int] = iter(())
         """What is left of the batch that is being taken out."""
         self._compacted = _Batches()
-        """Older than everything in ``_recent``."""
+        """What the present pass of :meth:`_compact` has kept, every entry once."""
+        self._unseen: deque[_Batches] = deque()
+        """What that pass has still to look at; younger than what it has kept."""
         self._recent = _Batches()
+        """What was mentioned since it began; younger still."""
+        self._size = 0
         self._limit = 2 * capacity + 4 * _BATCH
 
     def mention(self, entries: Sequence[int]) -> None:
@@ -44,12 +48,13 @@ class RecencyOrder:
             self._mentions.extend([0] * (max(entries) + 1 - len(mentions)))
             for late in entries[entries.index(entry) :]:
                 mentions[late] += 1
-        self._recent.extend(entries)
-        if self._recent.size + self._compacted.size > self._limit:
+        self._recent.extend(entries[::-1])
+        self._size += len(entries)
+        if self._size > self._limit:
             self._compact(len(entries))
 
     def mention_absent(self, entries: Sequence[int]) -> None:
-        """Mention those of ``entries`` that have no place."""
+        """Mention those of ``entries`` that have lost their place; each had one before."""
         mentions = self._mentions
         absent = [entry for entry in entries if not mentions[entry]]
         if absent:
@@ -67,27 +72,51 @@ class RecencyOrder:
                 mentions[entry] = left
                 if not left:
                     yield entry
-            batch = self._compacted.pop() or self._recent.pop()
+            batch = self._compacted.pop() or self._pop_unseen() or self._recent.pop()
             if not batch:
                 return
+            self._size -= len(batch)
             self._oldest = iter(batch)
+
+    def _pop_unseen(self) -> Sequence[int]:
+        while self._unseen:
+            if batch := self._unseen[0].pop():
+                return batch
+            self._unseen.popleft()
+        return ()
 
     def _compact(self, added: int) -> None:
         """Drop stale mentions at the old end, about twice as many steps as mentions came.
 
-        Entries whose last mention is there move to ``_compacted``, which keeps their order.  When
-        ``_recent`` is used up, what was compacted takes its place and the walk begins anew.
+        The count tells whether a mention is the last one only while every other one is younger.
+        An entry that this pass has kept and that is mentioned again has an older one; so the pass
+        ends where the mentions begin that came after its start, and another one starts over.
         """
-        mentions, steps = self._mentions, 0
-        while steps < 2 * added and (batch := self._recent.pop()):
+        # What an eviction took out and did not use is older than all else.
+        leftover = list(self._oldest)
+        self._oldest = iter(())
+        self._size += len(leftover)
+        self._compacted.put_first(self._last_mentions(leftover))
+        steps = 0
+        while steps < 2 * added:
+            batch = self._pop_unseen()
+            if not batch:
+                self._unseen.extend((self._compacted, self._recent))
+                self._compacted, self._recent = _Batches(), _Batches()
+                batch = self._pop_unseen()
             steps += len(batch)
-            for entry in batch:
-                if mentions[entry] > 1:
-                    mentions[entry] -= 1
-                else:
-                    self._compacted.append(entry)
-        if not self._recent.size:
-            self._recent, self._compacted = self._compacted, self._recent
+            self._compacted.extend(self._last_mentions(batch))
+
+    def _last_mentions(self, batch: Sequence[int]) -> list[int]:
+        """Those of ``batch`` that no younger mention follows; the others are taken off."""
+        mentions, last = self._mentions, []
+        for entry in batch:
+            if mentions[entry] > 1:
+                mentions[entry] -= 1
+            else:
+                last.append(entry)
+        self._size -= len(batch) - len(last)
+        return last
 
 
 class _Batches:
@@ -96,25 +125,21 @@ class _Batches:
     def __init__(self) -> None:
         self._frozen: deque[tuple[int, ...]] = deque()
         self._open: list[int] = []
-        self.size = 0
 
     def extend(self, entries: Sequence[int]) -> None:
-        """Append ``entries`` in reverse."""
-        self._open.extend(reversed(entries))
-        self.size += len(entries)
+        self._open.extend(entries)
         if len(self._open) >= _BATCH:
             self._frozen.append(tuple(self._open))
             self._open.clear()
 
-    def append(self, entry: int) -> None:
-        self.extend((entry,))
+    def put_first(self, entries: Sequence[int]) -> None:
+        if entries:
+            self._frozen.appendleft(tuple(entries))
 
     def pop(self) -> tuple[int, ...]:
         """The oldest batch; empty when there is none."""
         if self._frozen:
-            batch = self._frozen.popleft()
-        else:
-            batch = tuple(self._open)
-            self._open.clear()
-        self.size -= len(batch)
+            return self._frozen.popleft()
+        batch = tuple(self._open)
+        self._open.clear()
         return batch

@@ -32,7 +32,7 @@ def fault_of_method(plugin: type, spec: type, hook: str) -> str | None:
         signature = inspect.signature(method)
     except ValueError:
         return f"{where} hides its signature: write it in Python, taking {wanted}"
-    if _is_plain(signature) and _written(signature) == wanted:
+    if _written(signature) == wanted:
         return None
     return f"{where} takes {_written(signature)}: write {wanted}"
 
@@ -42,13 +42,8 @@ def _owner(plugin: type, hook: str) -> type:
     return next(cls for cls in plugin.__mro__ if hook in vars(cls))
 
 
-def _is_plain(signature: inspect.Signature) -> bool:
-    parameters = signature.parameters.values()
-    return all(p.kind in _POSITIONAL and p.default is Parameter.empty for p in parameters)
-
-
 def _written(signature: inspect.Signature) -> str:
-    """``(request, keys)``: without ``self`` and annotations."""
+    """``(request, keys)``: without ``self`` and annotations, but with defaults and stars."""
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].kind in _POSITIONAL:
         parameters = parameters[1:]

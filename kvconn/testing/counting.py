@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvconn.backend import Backend, PoolSize, Settings, WorkerSide
-from kvconn.types import BlockState, KVEvent, Request, StorePlan, Transfer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from kvconn.geometry import Geometry
     from kvconn.identity import Key, Namespace, Shard
     from kvconn.memory import HostPool, KVCaches
+    from kvconn.types import BlockState, KVEvent, Request, StorePlan, Transfer
 
 __all__ = ["Calls", "CountingBackend"]
 
@@ -65,7 +66,7 @@ class CountingBackend(Backend):
         self._calls(request).started += 1
         self.inner.request_started(request)
 
-    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:
+    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState] | bytes:
         self._calls(request).lookups += 1
         return self.inner.lookup(request, keys)
 

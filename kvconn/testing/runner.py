@@ -1,16 +1,19 @@
+# ruff: noqa: S101 - a test states with assert what must hold
 """Runs requests through the reference engine, and states what must have moved."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvconn.engine import Engine, EngineRequest, KVShape, Limits, open_engine
 from kvconn.testing.counting import CountingBackend
 from kvconn.types import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["EngineRunner", "open_runner"]
 
@@ -29,7 +32,7 @@ class EngineRunner:
         """Blocks by what happened (``loaded``, ``stored``, ``flushed``) and request id."""
         self._numbers = itertools.count()
 
-    def run(
+    def run(  # noqa: PLR0913 - one parameter per statement
         self,
         tokens: Sequence[int],
         *,
@@ -53,7 +56,7 @@ class EngineRunner:
         self.expect(request.context.id, loaded=loaded, stored=stored, flushed=flushed)
         return request
 
-    def submit(
+    def submit(  # noqa: PLR0913 - one parameter per statement
         self,
         tokens: Sequence[int],
         *,

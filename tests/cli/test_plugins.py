@@ -120,7 +120,7 @@ def test_an_import_that_hangs_is_ended_with_all_it_started(install, rows, only, 
     install(
         "kvconn-hung",
         "import os, subprocess, threading\n"
-        "child = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n"
+        "child = subprocess.Popen(['tail', '-f', '/dev/null'])\n"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "threading.Event().wait()",
         policies={"hung": "Narrow"},
@@ -222,6 +222,11 @@ def test_an_argument_that_is_quoted_shows_no_secret(kvconn):
     status, _, err = kvconn("plugins", "tape://:hunter2@h?token=hunter3")
     assert status == 2
     assert "tape://:**********@h?token=**********" in err
+
+
+def test_not_even_a_secret_with_a_space_in_it(kvconn):
+    _, out, err = kvconn("plugins", "--json", "tape://:hunter two@h")
+    assert "two" not in out + err
 
 
 def test_listing_is_quick_because_nothing_heavy_is_imported(install):

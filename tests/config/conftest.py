@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr, field_validator, model_validator
 from kvconn.backend import Backend, PluginConfig
 from kvconn.config import Capacity, Per
+from kvconn.errors import CapacityTooSmall
 from kvconn.policy import Policy
 
 
@@ -52,15 +53,17 @@ class ServerConfig(PluginConfig):
 class Shelf(Backend):
     contract_version = 1
     Config = ShelfConfig
-{stubs}
+STUBS
 
 class Server(Shelf):
     Config = ServerConfig
 
     def __init__(self, config):
         super().__init__(config)
+        if config.host == "tiny":
+            raise CapacityTooSmall("one chunk takes more")
         if config.host == "nowhere":
-            raise OSError(f"no route for {{config.password.get_secret_value()}}")
+            raise OSError(f"no route for {config.password.get_secret_value()}")
 
 
 class Plain(Shelf):
@@ -84,7 +87,7 @@ def planted(install) -> str:
     )
     return install(
         "kvconn-planted",
-        _SOURCE.replace("{stubs}", stubs).replace("{{", "{").replace("}}", "}"),
+        _SOURCE.replace("STUBS", stubs),
         backends={"shelf": "Shelf", "server": "Server", "plain": "Plain"},
         policies={"quota": "Quota"},
     )

@@ -6,7 +6,7 @@ import pytest
 
 from kvconn.backend import Backend
 from kvconn.config import ConnectorConfig, build_backend, build_policies, load_config
-from kvconn.errors import BrokenPlugin, ForbiddenPlugin
+from kvconn.errors import BrokenPlugin, CapacityTooSmall, ForbiddenPlugin
 from kvconn.policies.prefix_skip import PrefixSkipPolicy
 
 
@@ -47,3 +47,8 @@ def test_a_forbidden_backend_is_not_built(monkeypatch):
 def test_a_constructor_that_raises_is_a_broken_plugin():
     with pytest.raises(BrokenPlugin, match=r"'server' of kvconn-planted 1.0 raised OSError"):
         build_backend("server://nowhere")
+
+
+def test_an_error_of_kvconns_own_tree_passes_as_it_is():
+    with pytest.raises(CapacityTooSmall, match=r"^one chunk takes more$"):
+        build_backend("server://tiny")

@@ -61,6 +61,7 @@ def test_the_log_says_how_large_a_size_is_and_of_what(caplog):
         f"-bad-://:{SECRET}@h",
         {"name": f"server://:{SECRET}@h"},
         {"name": "server", "password": [SECRET]},
+        {"name": "server", "password": f"quote\n{SECRET}"},
         {"name": "server", "token": {"x": SECRET}},
         {"name": "server", "port": f"redis://:{SECRET}@h"},
         {"name": "server", "password": SECRET, "port": SECRET},

@@ -90,6 +90,16 @@ def test_the_longest_unoffered_chunk_is_forgotten():
     assert policy.admit(request(2), [B]) == []
 
 
+def test_an_admitted_chunk_that_is_still_offered_is_not_forgotten():
+    policy = threshold(tracked=2)
+    for number in (1, 2):
+        policy.admit(request(number), [A])
+    policy.admit(request(1), [B])
+    policy.admit(request(1), [A])
+    policy.admit(request(1), [C])
+    assert policy.admit(request(3), [A]) == [A]
+
+
 def test_memory_stays_within_what_may_be_tracked():
     policy = threshold(offers=3, tracked=10)
     for number in range(100):

@@ -144,6 +144,7 @@ LOOKUP = "def lookup(self, request, keys): ..."
         ("def lookup(self, request, keys=()): ...", r"\(request, keys=\(\)\)"),
         ("def lookup(self, request, *, keys): ...", r"\(request, \*, keys\)"),
         ("def lookup(self, *args): ...", r"\(\*args\)"),
+        ("def lookup(self, request, keys, /): ...", r"\(request, keys, /\)"),
         ("def lookup(self, request, keys, **more): ...", r"\(request, keys, \*\*more\)"),
         ("def lookup(self, request: object, keys: list[bytes], x: int): ...", "x"),
     ],
@@ -182,7 +183,7 @@ def test_a_hook_with_a_default_body_is_checked_when_it_is_overridden(load_change
         load_changed(LOOKUP, f"{LOOKUP}\n    def step(self, now): ...")
 
 
-def test_annotations_and_positional_only_marks_do_not_matter(load_changed):
+def test_annotations_do_not_matter(load_changed):
     annotated = "def lookup(self, request: object, keys: list) -> bytes: return b''"
     assert load_changed(LOOKUP, annotated)
 

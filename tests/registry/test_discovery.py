@@ -94,6 +94,13 @@ def test_of_two_copies_of_a_distribution_the_one_that_imports_counts(
     assert "gone" not in available(BACKENDS)
 
 
+def test_another_word_is_not_taken_for_a_typo(install):
+    install("kvconn-disk-copy", backends={"disk": "DiskBackend"})
+    with pytest.raises(UnknownPlugin) as caught:
+        find(BACKENDS, "redis")
+    assert "did you mean" not in str(caught.value)
+
+
 @pytest.mark.parametrize("content", ["[kvconn.backends]\nno equals sign\n", "[kvconn.backends\n="])
 def test_unreadable_metadata_harms_no_other_plugin(install, tmp_path: Path, content):
     install("kvconn-mem", backends={"mem": "MemBackend"})

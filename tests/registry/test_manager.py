@@ -79,7 +79,7 @@ def test_another_parameter_name_is_an_error_of_ours(manager):
 def test_no_property_is_read_while_registering(manager):
     class Closed(Policy):
         @property
-        def index(self):
+        def accept(self):
             raise AssertionError
 
     assert manager.register(Closed(PluginConfig()), "closed") == "closed"

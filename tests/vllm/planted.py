@@ -7,24 +7,18 @@ of the file ``$KVCONN_PLANT/fault`` while an engine runs; counts are left in
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-import kvconn.connector
-from kvconn.config import build_backend
 from kvconn.integrations.vllm import KVConnConnector as RealConnector
+from kvconn.testing.counting import CountingBackend
 from kvconn.types import ABSENT, TransferKind
 
 PLANT = Path(os.environ["KVCONN_PLANT"])
-COUNTED = (
-    "request_started", "lookup", "release", "prepare_load", "touch", "prepare_store",
-    "complete_transfer", "request_finished",
-)  # fmt: skip
 SLOW_POLLS = 40
 
 
@@ -42,6 +36,7 @@ class FaultyWorker:
         self._side, self._caches, self._shard = side, caches, shard
         self._spoilt: dict[int, set[int]] = {}
         self._slow: dict[int, int] = {}
+        self._held = []
 
     def __getattr__(self, name):
         return getattr(self._side, name)
@@ -73,7 +68,7 @@ class FaultyWorker:
 
     def poll(self):
         ended = []
-        for transfer_id, verdicts in [*getattr(self, "_held", ()), *self._side.poll()]:
+        for transfer_id, verdicts in [*self._held, *self._side.poll()]:
             spoilt = self._spoilt.get(transfer_id, ())
             ended.append((transfer_id, [v and i not in spoilt for i, v in enumerate(verdicts)]))
         self._held = [e for e in ended if self._slow.get(e[0], 0) > 0]
@@ -82,53 +77,34 @@ class FaultyWorker:
         return [e for e in ended if e not in self._held]
 
 
-def plant(name, backend):
-    backend.calls = Counter()
-
-    def counted(hook, method):
-        @functools.wraps(method)
-        def call(*arguments):
-            backend.calls[hook] += 1
-            return method(*arguments)
-
-        return call
-
-    for hook in COUNTED:
-        setattr(backend, hook, counted(hook, getattr(backend, hook)))
-    real_load, real_worker = backend.prepare_load, backend.open_worker
-
-    def prepare_load(request, keys):
+class PlantedBackend(CountingBackend):
+    def prepare_load(self, request, keys):
         how = fault()
         if how == "prepare_load raises":
             raise OSError("planted")
         if how == "nothing to load":
-            backend.release(request)
+            self.inner.release(request)
             return None
-        return real_load(request, keys[:1] if how == "only the first key" else keys)
+        return super().prepare_load(request, keys[:1] if how == "only the first key" else keys)
 
-    def open_worker(pool, caches, namespace, shard):
-        return FaultyWorker(real_worker(pool, caches, namespace, shard), caches, shard)
-
-    backend.prepare_load, backend.open_worker = prepare_load, open_worker
-    return name, backend
+    def open_worker(self, pool, caches, namespace, shard):
+        side = super().open_worker(pool, caches, namespace, shard)
+        return FaultyWorker(side, caches, shard)
 
 
 class KVConnConnector(RealConnector):
-    def __init__(self, *arguments, **named):
-        real = kvconn.connector.build_backend
-        kvconn.connector.build_backend = lambda config: plant(*build_backend(config))
-        try:
-            super().__init__(*arguments, **named)
-        finally:
-            kvconn.connector.build_backend = real
-        self._left = None
+    _left = None
+
+    def _wrap(self, backend):
+        self.planted = PlantedBackend(backend)
+        return self.planted
 
     def has_pending_push_work(self):
         pending = super().has_pending_push_work()
-        scheduler = self._scheduler.scheduler
         counts = {
-            "calls": dict(scheduler._backend.calls),
-            "stats": scheduler.collect_stats(),
+            "plain": asdict(self.planted.plain),
+            "skipping": asdict(self.planted.skipping),
+            "stats": self._scheduler.scheduler.collect_stats(),
             "pending": pending,
             "tracked": len(self._scheduler._requests),
             "verdicts": self._scheduler._verdicts.waiting,

@@ -76,7 +76,9 @@ class Scenario:
         ends = time.monotonic() + seconds
         core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
         while time.monotonic() < ends:
-            if core is not None and core.scheduler.has_requests():
+            if core is not None and (
+                core.scheduler.connector.has_pending_push_work() or core.scheduler.has_requests()
+            ):
                 core.step()
             counts = json.loads((PLANT / "counts").read_text())
             if not counts["pending"] and not counts["tracked"]:

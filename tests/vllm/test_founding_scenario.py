@@ -95,12 +95,12 @@ def test_a_skipping_request_reads_nothing_and_reaches_no_lookup(engine, how):
     before = answers["before flag" if how == "flag" else "after flag"]
     after = answers[f"after {how}"]
     assert answers[f"skipped by {how}"][0]["cached"] == 0
-    for hook in ("lookup", "prepare_load"):
-        assert after["calls"].get(hook, 0) == before["calls"].get(hook, 0)
+    assert after["skipping"]["lookups"] == after["skipping"]["loads"] == 0
+    assert after["plain"] == before["plain"]
     assert after["stats"]["queries"] == before["stats"]["queries"]
     assert after["stats"]["bypassed"] == before["stats"]["bypassed"] + 1
-    for hook in ("request_started", "touch", "prepare_store", "request_finished"):
-        assert after["calls"][hook] == before["calls"][hook] + 1
+    for call in ("started", "touches", "offers", "finished"):
+        assert after["skipping"][call] == before["skipping"][call] + 1
 
 
 def test_a_chunk_of_which_the_engine_has_a_part_is_loaded_around_it(engine):
@@ -117,7 +117,7 @@ def test_a_prompt_that_is_all_there_computes_its_last_token(engine):
 def test_a_request_that_must_not_write_stores_nothing(engine):
     _, _, answers = engine
     before, after = answers["before unwritten"], answers["after unwritten"]
-    assert after["calls"]["prepare_store"] == before["calls"]["prepare_store"]
+    assert after["plain"]["offers"] == before["plain"]["offers"]
     assert after["stats"]["refused_stores"] > before["stats"]["refused_stores"]
     assert answers["unwritten again"][0]["cached"] == 0
 

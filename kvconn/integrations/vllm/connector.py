@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kvconn.backend import Backend
 from kvconn.connector import Connector
 from kvconn.guard import Guard
 from kvconn.identity import Shard
@@ -62,7 +63,7 @@ class KVConnConnector(KVConnectorBase_V1):
         refuse_private_hashes(vllm_config, load_backend_class(config.backend.name))
         chunk = self._options.blocks_per_chunk
         self._guard = Guard("vLLM connector")
-        self._connector = Connector(config)
+        self._connector = Connector(config, wrap=self._wrap)
         self._geometry = geometry_of(vllm_config, kv_cache_config, chunk)
         self._namespace = namespace_of(vllm_config, kv_cache_config, chunk)
         if role == KVConnectorRole.SCHEDULER:
@@ -198,6 +199,10 @@ class KVConnConnector(KVConnectorBase_V1):
             self._scheduler.reset, otherwise=None, consequence="the cache may still hold blocks"
         )
         return True
+
+    def _wrap(self, backend: Backend) -> Backend:
+        """For tests: put a counter or a fault between kvconn and its backend."""
+        return backend
 
     def _order(
         self,

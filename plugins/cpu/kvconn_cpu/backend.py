@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from pydantic import Field
+
 from kvconn.backend import PluginConfig, PoolSize, WorkerSide
 from kvconn.config import Capacity, Per
 from kvconn.indexed import IndexedBackend
-from pydantic import Field
-
 from kvconn_cpu.worker import CpuWorker
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class CpuBackend(IndexedBackend):
         return PoolSize(self.chunks_that_fit(geometry), geometry.slot_bytes)
 
     def open_worker(
-        self, pool: HostPool, caches: KVCaches, namespace: Namespace, shard: Shard  # noqa: ARG002
+        self,
+        pool: HostPool,
+        caches: KVCaches,
+        namespace: Namespace,
+        shard: Shard,
     ) -> WorkerSide:
         return CpuWorker(pool, caches)

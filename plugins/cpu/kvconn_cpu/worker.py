@@ -31,9 +31,7 @@ class CpuWorker:
         self._running[transfer.id] = copy, len(transfer.keys)
 
     def poll(self) -> Sequence[tuple[int, Verdicts]]:
-        ended = [
-            (id_, [True] * keys) for id_, (copy, keys) in self._running.items() if copy.done()
-        ]
+        ended = [(id_, [True] * keys) for id_, (copy, keys) in self._running.items() if copy.done()]
         for id_, _ in ended:
             del self._running[id_]
         return ended

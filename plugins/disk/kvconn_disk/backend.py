@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from kvconn.blockstore import BlockStoreBackend, StoreConfig
 from pydantic import Field
 
+from kvconn.blockstore import BlockStoreBackend, StoreConfig
 from kvconn_disk.store import DiskStore
 
 __all__ = ["DiskBackend", "DiskConfig"]

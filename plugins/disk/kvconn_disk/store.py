@@ -23,7 +23,6 @@ from kvconn.guard import Guard
 
 if TYPE_CHECKING:
     from kvconn.identity import Namespace
-
     from kvconn_disk.backend import DiskConfig
 
 __all__ = ["DiskStore"]
@@ -71,14 +70,12 @@ class DiskStore(BlockStore):
     def scan(self) -> Iterable[bytes]:
         """Ids by time of last write; temporary files that nobody finished are removed."""
         found: list[tuple[float, bytes]] = []
-        for folder in self._home.glob("??"):
-            for entry in os.scandir(folder):
-                name, extension = os.path.splitext(entry.name)
-                written = entry.stat().st_mtime
-                if extension == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
-                    os.unlink(entry.path)
-                elif extension == _OBJECT:
-                    found.append((written, bytes.fromhex(name)))
+        for path in self._home.glob("??/*"):
+            written = path.stat().st_mtime
+            if path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
+                path.unlink(missing_ok=True)
+            elif path.suffix == _OBJECT:
+                found.append((written, bytes.fromhex(path.stem)))
         return [name for _, name in sorted(found)]
 
     def _path(self, name: bytes) -> Path:
@@ -95,7 +92,7 @@ class DiskStore(BlockStore):
 
     def _get(self, name: bytes, buffer: memoryview) -> bool:
         try:
-            with open(self._path(name), "rb", buffering=0) as file:
+            with self._path(name).open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 return size == len(buffer) and _fill(file.fileno(), buffer)
         except FileNotFoundError:
@@ -116,7 +113,7 @@ class DiskStore(BlockStore):
                     buffer = buffer[os.write(file, buffer) :]
             finally:
                 os.close(file)
-            os.replace(temporary, path)
+            Path(temporary).replace(path)
         except BaseException:
             _succeeds(os.unlink, temporary)
             raise

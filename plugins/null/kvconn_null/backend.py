@@ -32,24 +32,28 @@ class NullBackend(Backend):
     contract_version: ClassVar[int] = 1
     pinned: ClassVar[bool] = True
 
-    def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> None:  # noqa: ARG002
+    def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> None:
         self._storing = 0
 
     def pool_size(self, geometry: Geometry) -> PoolSize:
         return PoolSize(0, geometry.slot_bytes)
 
     def open_worker(
-        self, pool: HostPool, caches: KVCaches, namespace: Namespace, shard: Shard  # noqa: ARG002
+        self,
+        pool: HostPool,
+        caches: KVCaches,
+        namespace: Namespace,
+        shard: Shard,
     ) -> WorkerSide:
         return NullWorker()
 
-    def lookup(self, request: Request, keys: list[Key]) -> Sequence[BlockState]:  # noqa: ARG002
+    def lookup(self, request: Request, keys: list[Key]) -> bytes:
         return _MISS * len(keys)
 
     def release(self, request: Request) -> None:
         """Nothing is ever leased."""
 
-    def prepare_load(self, request: Request, keys: list[Key]) -> Transfer | None:  # noqa: ARG002
+    def prepare_load(self, request: Request, keys: list[Key]) -> Transfer | None:
         return None
 
     def touch(self, request: Request, keys: list[Key]) -> None:
@@ -66,7 +70,7 @@ class NullBackend(Backend):
         self._storing += len(keys)
         return StorePlan(transfer.keys, transfer)
 
-    def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:  # noqa: ARG002
+    def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
         self._storing -= len(transfer.keys)
 
     def reset(self) -> Mapping[str, int]:
@@ -82,7 +86,7 @@ class NullWorker:
     def __init__(self) -> None:
         self._ended: list[tuple[int, Verdicts]] = []
 
-    def submit(self, transfer: Transfer, blocks: BlockRows) -> None:  # noqa: ARG002
+    def submit(self, transfer: Transfer, blocks: BlockRows) -> None:
         self._ended.append((transfer.id, [True] * len(transfer.keys)))
 
     def poll(self) -> Sequence[tuple[int, Verdicts]]:
@@ -95,5 +99,5 @@ class NullWorker:
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Every transfer has ended when ``submit`` returns."""
 
-    def close(self, deadline: float) -> Sequence[int]:  # noqa: ARG002
+    def close(self, deadline: float) -> Sequence[int]:
         return ()
