@@ -100,7 +100,7 @@ class Vllm:
         self._manager.complete_store(keys, self._context)
 
 
-def measure(entries: int, seed: int = 0) -> dict[str, dict[str, float]]:
+def measure(entries: int, seed: int = 0) -> dict[str, dict[str, float]]:  # noqa: C901 - one script
     """Median microseconds a key, by operation and system."""
     rng = random.Random(seed)
     room = KEYS * (ROUNDS + 1)

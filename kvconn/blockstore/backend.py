@@ -90,7 +90,10 @@ class BlockStoreBackend(IndexedBackend):
         """
         shards: Counter[Key] = Counter()
         for name in ids:
-            namespace, group, shard, key = parse_object_id(name)
+            try:
+                namespace, group, shard, key = parse_object_id(name)
+            except ValueError:
+                continue  # not one of ours
             if (namespace, group, shard.count) == (self._namespace, 0, self._ranks):
                 shards[key] += 1
         whole = [key for key, count in shards.items() if count == self._ranks]

@@ -35,10 +35,9 @@ def open_engine(  # noqa: PLR0913 - what it is made of
     """An engine over the backend that ``source`` names, closed at the end of the ``with``.
 
     Each rank has a connector of its own, as it has in a process of its own; the first also
-    opens the scheduler half.  ``wrap`` puts something between that connector and its backend.
+    opens the scheduler half.  ``wrap`` puts something between each connector and its backend.
     """
-    connectors = [Connector.load(source, wrap=wrap)]
-    connectors += [Connector.load(source) for _ in range(1, shape.ranks)]
+    connectors = [Connector.load(source, wrap=wrap) for _ in range(shape.ranks)]
     try:
         scheduler = connectors[0].open_scheduler(shape.geometry, shape.namespace)
         workers = []

@@ -13,7 +13,9 @@ from kvconn.testing.counting import CountingBackend
 from kvconn.types import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from kvconn.backend import Backend
 
 __all__ = ["EngineRunner", "open_runner"]
 
@@ -110,19 +112,23 @@ def open_runner(
     asynchronous: bool = False,
     limits: Limits | None = None,
     patience_s: float = 30.0,
+    wrap: Callable[[Backend], CountingBackend] = CountingBackend,
 ) -> Iterator[EngineRunner]:
-    """A runner over the backend that ``source`` names; no wait in it is longer than given."""
-    wrapped: list[CountingBackend] = []
+    """A runner over the backend that ``source`` names; no wait in it is longer than given.
 
-    def wrap(backend: Any) -> CountingBackend:  # noqa: ANN401 - typed by open_engine
-        wrapped.append(CountingBackend(backend))
-        return wrapped[0]
+    ``wrap`` may put another counter, one with a fault in it, at the backend's door.
+    """
+    doors: list[CountingBackend] = []
+
+    def count(backend: Backend) -> CountingBackend:
+        doors.append(wrap(backend))
+        return doors[-1]
 
     def observe(what: str, request_id: str, blocks: list[int]) -> None:
         runner.moved[what, request_id] += blocks
 
     with open_engine(
-        source, shape, asynchronous=asynchronous, limits=limits, wrap=wrap, observe=observe
+        source, shape, asynchronous=asynchronous, limits=limits, wrap=count, observe=observe
     ) as engine:
-        runner = EngineRunner(engine, wrapped[0], patience_s=patience_s)
+        runner = EngineRunner(engine, doors[0], patience_s=patience_s)
         yield runner

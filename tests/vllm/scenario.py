@@ -72,7 +72,10 @@ class Scenario:
         (PLANT / "fault").write_text(how)
 
     def counts(self, seconds=20.0):
-        """Once nothing is in flight; in one process nobody but us steps an idle engine."""
+        """Once nothing is in flight; in one process nobody but us steps an idle engine.
+
+        What an engine of its own process has done is written down when it next answers a call.
+        """
         ends = time.monotonic() + seconds
         core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
         while time.monotonic() < ends:
@@ -80,6 +83,7 @@ class Scenario:
                 core.scheduler.connector.has_pending_push_work() or core.scheduler.has_requests()
             ):
                 core.step()
+            self.llm.llm_engine.is_sleeping()
             counts = json.loads((PLANT / "counts").read_text())
             if not counts["pending"] and not counts["tracked"]:
                 break

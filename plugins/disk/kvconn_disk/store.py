@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,11 +72,13 @@ class DiskStore(BlockStore):
         """Ids by time of last write; temporary files that nobody finished are removed."""
         found: list[tuple[float, bytes]] = []
         for path in self._home.glob("??/*"):
-            written = path.stat().st_mtime
-            if path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
-                path.unlink(missing_ok=True)
-            elif path.suffix == _OBJECT:
-                found.append((written, bytes.fromhex(path.stem)))
+            # Others share the directory: a file may be gone by now, or be none of ours.
+            with suppress(OSError, ValueError):
+                written = path.stat().st_mtime
+                if path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
+                    path.unlink()
+                elif path.suffix == _OBJECT:
+                    found.append((written, bytes.fromhex(path.stem)))
         return [name for _, name in sorted(found)]
 
     def _path(self, name: bytes) -> Path:
