@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import islice
 
 from kvconn.errors import KvconnError
 from kvconn.identity import Key
-from kvconn.types import BlockState, StorePlan, Transfer
+from kvconn.types import BlockState, StorePlan, Transfer, TransferKind
 
 __all__ = ["BrokenAnswer", "check_load", "check_plan", "leading_hits"]
 
@@ -36,17 +36,24 @@ def leading_hits(answer: Sequence[BlockState] | bytes, count: int) -> tuple[int,
 
 def check_load(transfer: Transfer, keys: list[Key]) -> None:
     """A load names a leading run of the keys that were asked for."""
+    if transfer.kind is not TransferKind.LOAD:
+        raise BrokenAnswer("a load that is none")
     if transfer.keys != tuple(islice(keys, len(transfer.keys))):
         raise BrokenAnswer("a load of other keys than the leading ones asked for")
 
 
 def check_plan(plan: StorePlan, keys: list[Key]) -> None:
-    """A plan accepts offered keys only, and its transfer moves exactly these."""
+    """A plan accepts offered keys only, each once, and its transfer moves exactly these."""
+    if not isinstance(plan, StorePlan) or not isinstance(plan.evicted, Sized):
+        raise TypeError(type(plan))
     if plan.transfer is None:
         if plan.accepted:
             raise BrokenAnswer("accepted keys without a transfer")
         return
     if plan.accepted != plan.transfer.keys:
         raise BrokenAnswer("a transfer of other keys than the accepted ones")
-    if not set(plan.accepted).issubset(keys):
-        raise BrokenAnswer("accepted keys that were not offered")
+    if plan.transfer.kind is not TransferKind.STORE:
+        raise BrokenAnswer("a store that is none")
+    accepted = set(plan.accepted)
+    if len(accepted) < len(plan.accepted) or not accepted.issubset(keys):
+        raise BrokenAnswer("accepted keys that were not offered, or twice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -110,9 +111,10 @@ class Connector:
     def close(self, deadline: float = 5.0) -> list[int]:
         """Close both halves, worker first; the ids of the transfers left behind."""
         left: set[int] = set()
+        ends = time.monotonic() + deadline
         for half in (self.worker, self.scheduler):
             if half is not None:
-                left.update(half.close(deadline))
+                left.update(half.close(max(0.0, ends - time.monotonic())))
         return sorted(left)
 
     def __enter__(self) -> Self:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kvconn.backend import PluginConfig
 from kvconn.guard import Guard
 from kvconn.identity import Key
+from kvconn.policies.prefix_skip import PrefixSkipPolicy
 from kvconn.policy import Policy
+from kvconn.registry.forbid import PREFIX_SKIP
 from kvconn.types import Hits, Permissions, Request
 
 __all__ = ["PolicyGate"]
@@ -18,13 +21,18 @@ _NOTHING = Permissions(read=False, write=False)
 class PolicyGate:
     """Asks every policy, each in its own ``try``; one that raises denies.
 
-    A policy is asked only for the hooks that it overrides.  Nothing that a policy answers can
-    widen what the others left: permissions are combined with *and*, admitted keys must be among
-    the offered ones, accepted hits are at most what was found.
+    A policy is asked only for the hooks that it overrides, about the whole of what was offered or
+    found, so that no order matters.  Nothing that it answers can widen what the others left:
+    permissions are combined with *and*, admitted keys must be among the offered ones, accepted
+    hits are at most what was found.
+
+    The skip policy is asked first, on a request that nobody could change yet, whether it is among
+    ``policies`` or not.
     """
 
     def __init__(self, policies: Iterable[tuple[str, Policy]]) -> None:
-        named = list(policies)
+        others = [(name, policy) for name, policy in policies if type(policy) is not PrefixSkipPolicy]
+        named: list[tuple[str, Policy]] = [(PREFIX_SKIP, PrefixSkipPolicy(PluginConfig())), *others]
         self._guards = {name: Guard(f"policy {name}") for name, _ in named}
         self._permit = self._overriding(named, "permit")
         self._admit = self._overriding(named, "admit")
@@ -36,7 +44,7 @@ class PolicyGate:
         return [
             (self._guards[name], getattr(policy, hook))
             for name, policy in named
-            if getattr(type(policy), hook) is not getattr(Policy, hook)
+            if getattr(getattr(policy, hook), "__func__", None) is not getattr(Policy, hook)
         ]
 
     @property
@@ -62,16 +70,17 @@ class PolicyGate:
 
     def admit(self, request: Request, keys: list[Key]) -> list[Key]:
         """Those of ``keys``, in their order, that every policy lets be stored."""
+        left = keys
         for guard, admit in self._admit:
             try:
                 answer = admit(request, list(keys))
                 if answer is not None:
                     allowed = set(answer)
-                    keys = [key for key in keys if key in allowed]
+                    left = [key for key in left if key in allowed]
             except Exception as error:  # noqa: BLE001 - a policy that raises denies
                 guard.failed("admit", error, "nothing of the offer is stored")
-                return []
-        return keys
+                left = []
+        return left
 
     def accept(self, request: Request, hits: Hits) -> int:
         """How many of the leading hits every policy lets be used."""
@@ -83,7 +92,7 @@ class PolicyGate:
                     left = min(left, max(0, int(answer)))
             except Exception as error:  # noqa: BLE001 - a policy that raises denies
                 guard.failed("accept", error, "the hit counts as a miss")
-                return 0
+                left = 0
         return left
 
     @property

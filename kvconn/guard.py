@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["Guard"]
 
@@ -32,10 +32,10 @@ class Guard:
         if kind not in self._logged:
             self._logged.add(kind)
             _log.warning(
-                "%s.%s raised %r: %s; this is logged once",
+                "%s.%s raised %s: %s; this is logged once",
                 self.name,
                 hook,
-                error,
+                _described(error),
                 consequence,
                 exc_info=error,
             )
@@ -51,5 +51,28 @@ class Guard:
         try:
             return hook(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
-            self.failed(hook.__name__, error, consequence)
+            self.failed(getattr(hook, "__name__", repr(hook)), error, consequence)
             return otherwise
+
+    def call_for(
+        self,
+        shape: Callable[[Any], _Answer],
+        hook: Callable[..., object],
+        *arguments: object,
+        otherwise: _Answer,
+        consequence: str,
+    ) -> _Answer:
+        """The same with ``shape`` called on the answer; one that it cannot take is a failure."""
+        try:
+            return shape(hook(*arguments))
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
+            self.failed(getattr(hook, "__name__", repr(hook)), error, consequence)
+            return otherwise
+
+
+def _described(error: BaseException) -> str:
+    """Its ``repr``; an error that raises even from there is named by its type."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - a plugin's code, too
+        return type(error).__name__

@@ -134,6 +134,14 @@ class SchedulerConnector:
             return None
         usable = keys if state.failed is None else state.before_failed(keys)
         state.leased = state.counted = False
+        transfer = self._planned_load(request, usable)
+        named = len(transfer.keys) if transfer is not None else 0
+        if named < len(usable):
+            # A hit that cannot be loaded would be found again by the next lookup, for ever.
+            state.remember_failed(usable[named : named + 1])
+        return transfer
+
+    def _planned_load(self, request: Request, usable: list[Key]) -> Transfer | None:
         try:
             transfer = self._prepare_load(request, usable)
             if transfer is None or not transfer.keys:
@@ -141,7 +149,7 @@ class SchedulerConnector:
             check_load(transfer, usable)
         except BrokenAnswer as error:
             self._guard.failed("prepare_load", error, "nothing is loaded")
-            self._call("complete_transfer", transfer, [], consequence="ignored")
+            self._give_back(transfer)
             return None
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_load", error, "nothing is loaded")
@@ -176,6 +184,10 @@ class SchedulerConnector:
         try:
             plan = self._prepare_store(request, keys) or _NOTHING
             check_plan(plan, keys)
+        except BrokenAnswer as error:
+            self._guard.failed("prepare_store", error, "nothing is stored")
+            self._give_back(plan.transfer)
+            return _NOTHING
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_store", error, "nothing is stored")
             return _NOTHING
@@ -191,9 +203,11 @@ class SchedulerConnector:
         Once per transfer, in any order, also after its request finished.  A second completion
         is misuse: the first verdicts stand.
         """
-        if self._inflight.pop(transfer.id, None) is None:
+        prepared = self._inflight.pop(transfer.id, None)
+        if prepared is None:
             self._misuse(_not_in_flight(transfer, self._completed))
             return
+        transfer = prepared  # what was said then counts, whatever came back over the wire
         self._remember(transfer.id)
         count = len(transfer.keys)
         if len(verdicts) != count:
@@ -228,10 +242,8 @@ class SchedulerConnector:
         """Must an idle engine go on stepping?  Yes while a transfer runs."""
         if self._inflight:
             return True
-        return bool(
-            self._guard.call(
-                self._backend.has_pending_work, otherwise=False, consequence="taken as no"
-            )
+        return self._guard.call_for(
+            bool, self._backend.has_pending_work, otherwise=False, consequence="taken as no"
         )
 
     @property
@@ -241,22 +253,22 @@ class SchedulerConnector:
 
     def reset(self) -> Mapping[str, int]:
         """Empty every tier; per tier, how many chunks were dropped."""
-        return self._guard.call(
-            self._backend.reset, otherwise={}, consequence="the cache may still hold blocks"
+        return self._guard.call_for(
+            dict, self._backend.reset, otherwise={}, consequence="the cache may still hold blocks"
         )
 
     def take_events(self) -> Sequence[KVEvent]:
         """What was stored and removed since the last call."""
-        return self._guard.call(
-            self._backend.take_events, otherwise=(), consequence="its events are lost"
+        return self._guard.call_for(
+            list, self._backend.take_events, otherwise=[], consequence="its events are lost"
         )
 
     def collect_stats(self) -> dict[str, float]:
         """Our counters and the backend's figures, by name."""
         self.stats.policy_errors = self._gate.errors
         self.stats.backend_errors = self._guard.errors
-        figures = self._guard.call(
-            self._backend.collect_stats, otherwise={}, consequence="its figures are missing"
+        figures = self._guard.call_for(
+            dict, self._backend.collect_stats, otherwise={}, consequence="its figures are missing"
         )
         return {
             **figures,
@@ -334,6 +346,12 @@ class SchedulerConnector:
         self.stats.misuse += 1
         if self.strict:
             raise error
+
+    def _give_back(self, transfer: Transfer | None) -> None:
+        """End a transfer that will never run, so that the backend holds nothing for it."""
+        if isinstance(transfer, Transfer) and transfer.id not in self._inflight:
+            failed = [False] * len(transfer.keys)
+            self._call("complete_transfer", transfer, failed, consequence="ignored")
 
     def _call(self, hook: str, *arguments: object, consequence: str) -> None:
         self._guard.call(

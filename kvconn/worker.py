@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerConnector"]
 
+_GRACE_S = 1.0
+"""Seconds after a transfer's own deadline in which the backend may still say how it ended."""
+
 
 class WorkerConnector:
     """What one engine worker calls, from its own thread; one per tensor-parallel rank."""
@@ -47,6 +50,9 @@ class WorkerConnector:
         self.pool = HostPool(size.slot_bytes, size.slots, device=caches.device)
         self._side = backend.open_worker(self.pool, caches, namespace, shard or Shard())
         self._running: dict[int, Transfer] = {}
+        self._deadlines: dict[int, float] = {}
+        self._doubtful: set[int] = set()
+        """Stores whose pages may have been written over while they were read."""
         self._ended: list[tuple[int, Verdicts]] = []
         self._closed = False
 
@@ -56,6 +62,10 @@ class WorkerConnector:
         What the backend raises fails the transfer; its verdicts come from :meth:`poll`.
         """
         self._running[transfer.id] = transfer
+        self._deadlines[transfer.id] = time.monotonic() + transfer.timeout_s + _GRACE_S
+        if self._closed:
+            self._end(transfer.id, [])
+            return
         try:
             self._side.submit(transfer, blocks)
         except Exception as error:  # noqa: BLE001 - F2: a failed transfer, never a dead engine
@@ -64,18 +74,35 @@ class WorkerConnector:
 
     def poll(self) -> list[tuple[int, Verdicts]]:
         """``(transfer id, one verdict per key)`` of what ended since the last call."""
-        for transfer_id, verdicts in self._guard.call(
-            self._side.poll, otherwise=(), consequence="its transfers go on"
-        ):
-            self._end(transfer_id, verdicts)
+        reports = self._guard.call_for(
+            list, self._side.poll, otherwise=[], consequence="its transfers go on"
+        )
+        for report in reports:
+            try:
+                transfer_id, verdicts = report
+                self._end(transfer_id, verdicts)
+            except Exception as error:  # noqa: BLE001 - F2
+                self._guard.failed("poll", error, "a missing verdict has failed")
+        self._give_up()
         ended, self._ended = self._ended, []
         return ended
 
+    def _give_up(self) -> None:
+        """Fail what the backend has said nothing about for too long (F3)."""
+        now = time.monotonic()
+        for transfer_id in [id_ for id_, ends in self._deadlines.items() if ends <= now]:
+            silence = TimeoutError(f"nothing was heard of transfer {transfer_id}")
+            self._guard.failed("poll", silence, "the transfer failed")
+            self._end(transfer_id, [])
+
     def flush(self, transfer_ids: Iterable[int]) -> None:
         """Return when the pages that these stores read may be overwritten."""
-        self._guard.call(
-            self._side.flush, list(transfer_ids), otherwise=None, consequence="not waited for"
-        )
+        ids = list(transfer_ids)
+        try:
+            self._side.flush(ids)
+        except Exception as error:  # noqa: BLE001 - F2
+            self._guard.failed("flush", error, "the stores failed")
+            self._doubtful.update(id_ for id_ in ids if id_ in self._running)
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Return when these transfers have ended, or after ``deadline`` seconds."""
@@ -115,14 +142,19 @@ class WorkerConnector:
                 self.pool.close()
         return list(self._running)
 
-    def _end(self, transfer_id: int, verdicts: Verdicts) -> None:
+    def _end(self, transfer_id: int, verdicts: Iterable[bool]) -> None:
         transfer = self._running.pop(transfer_id, None)
         if transfer is None:
             self._guard.failed("poll", KeyError(transfer_id), "an unknown transfer is ignored")
             return
-        count = len(transfer.keys)
-        whole = [bool(v) for v in verdicts[:count]] + [False] * (count - len(verdicts))
+        del self._deadlines[transfer_id]
+        whole = [False] * len(transfer.keys)
         self._ended.append((transfer_id, whole))
+        if transfer_id in self._doubtful:
+            self._doubtful.discard(transfer_id)
+            return
+        for i, good in zip(range(len(whole)), verdicts, strict=False):  # a missing one has failed
+            whole[i] = bool(good)
 
     def figures(self) -> Mapping[str, float]:
         """What this worker counts."""

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import TypeVar
 
 from kvconn.config import build_backend, build_policies, load_config
@@ -42,6 +42,8 @@ class _Timings:
 
     operation: list[int] = field(default_factory=list)
     reference: list[int] = field(default_factory=list)
+    processor: list[int] = field(default_factory=list)
+    """Processor time, which leaves out the moments when another process ran."""
 
     def row(self, op: str, entries: int, keys: int) -> dict[str, object]:
         us = statistics.median(self.operation) / 1000 / keys
@@ -56,6 +58,7 @@ class _Timings:
             "ratio": round(us / reference, 2),
             "call_us_p99": round(calls[int(len(calls) * 0.99)] / 1000, 1),
             "call_us_max": round(calls[-1] / 1000, 1),
+            "call_cpu_us_max": round(max(self.processor) / 1000, 1),
         }
 
 
@@ -95,10 +98,14 @@ class _Bench:
         return perf_counter_ns() - began
 
     def _time(self, op: str, reference: int, call: Callable[[], _Answer]) -> _Answer:
+        busy = thread_time_ns()
         began = perf_counter_ns()
         answer = call()
-        self.timings[op].operation.append(perf_counter_ns() - began)
-        self.timings[op].reference.append(reference)
+        ended = perf_counter_ns()
+        timings = self.timings[op]
+        timings.processor.append(thread_time_ns() - busy)
+        timings.operation.append(ended - began)
+        timings.reference.append(reference)
         return answer
 
     def read(self) -> None:

@@ -82,8 +82,6 @@ class Copier:
             rows, blocks_per_chunk=caches.blocks_per_chunk, num_blocks=caches.num_blocks
         )
         places = slot_array(slots, count=len(blocks), of=self._pool.slots)
-        if not len(blocks):
-            return _FINISHED
         if self._cuda is not None:
             started: Copy = getattr(self._cuda, direction)(blocks, places)
             return started

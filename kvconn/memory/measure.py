@@ -22,14 +22,14 @@ from kvconn.memory.pool import HostPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["LAYOUTS", "measure_copies"]
+__all__ = ["LAYOUTS", "engine_tensors", "measure_copies", "take_turns"]
 
 LAYOUTS = ("separate", "one allocation", "K and V")
 """A tensor per layer; one tensor ``[layers, num_blocks, page]``; a tensor ``[2, num_blocks, page]``
 for each two pages of a block."""
 
 
-def measure_copies(  # noqa: PLR0913 - each is one column of the report
+def measure_copies(
     page_bytes: int,
     layers: int = 32,
     *,
@@ -53,7 +53,7 @@ def measure_copies(  # noqa: PLR0913 - each is one column of the report
     num_blocks = chunks * blocks_per_chunk
     moved = num_blocks * pages
     caches = KVCaches(
-        _tensors(layout, layers, num_blocks, page_bytes),
+        engine_tensors(layout, layers, num_blocks, page_bytes),
         num_blocks=num_blocks,
         block_dims=0 if layout == "separate" else 1,
         blocks_per_chunk=blocks_per_chunk,
@@ -66,7 +66,7 @@ def measure_copies(  # noqa: PLR0913 - each is one column of the report
     random = np.random.default_rng(0)
     rows = random.permutation(num_blocks).reshape(chunks, blocks_per_chunk).tolist()
     slots = (random.permutation(chunks) if scattered_slots else np.arange(chunks)).tolist()
-    seconds = _take_turns(
+    seconds = take_turns(
         {
             "memcpy": lambda: np.copyto(target, source),
             "gather": lambda: copier.gather(rows, slots),
@@ -91,7 +91,7 @@ def measure_copies(  # noqa: PLR0913 - each is one column of the report
     ]
 
 
-def _tensors(
+def engine_tensors(
     layout: str, layers: int, num_blocks: int, page_bytes: int
 ) -> Mapping[str, torch.Tensor]:
     """Written, so that no first touch is measured."""
@@ -107,7 +107,7 @@ def _tensors(
     return {f"layer {i}": torch.ones(shape, dtype=torch.uint8) for i in range(layers)}
 
 
-def _take_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def take_turns(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median seconds of each call, all of them once a round; the first round warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):

@@ -65,10 +65,11 @@ class Part:
         words = torch.frombuffer(memory, dtype=_WORDS[word], count=span // word)
         self.word_rows = words.as_strided((count, nbytes // word), (unit // word, 1))
 
-        whole = pool.tensor.view(_WORDS[word]).as_strided(
+        slots = pool.tensor.view(_WORDS[word])
+        whole = slots.as_strided(
             (pool.slots, self.pages, nbytes // word),
             (pool.slot_bytes // word, nbytes // word, 1),
-            slot_offset // word,
+            slots.storage_offset() + slot_offset // word,
         )
         self.word_slots = whole.view(1, -1, nbytes // word) if self.dense else whole
         """``[slots, pages, words]``; if :attr:`dense`, one row of all pages of all slots."""

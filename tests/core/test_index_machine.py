@@ -25,10 +25,11 @@ from kvconn.index import ChunkIndex
 
 LEASE_SECONDS = 10.0
 
-KEYS = [bytes([number]) * 16 for number in range(10)]
+KEYS = [bytes([number]) * 16 for number in range(6)]
 OWNERS = st.sampled_from(["a", "b", "c"])
-ASKED = st.lists(st.sampled_from(KEYS), max_size=6)
-PREFIX = st.integers(0, 10).map(lambda length: KEYS[:length])
+ASKED = st.lists(st.sampled_from(KEYS), max_size=4)
+PREFIX = st.integers(0, 6).map(lambda length: KEYS[:length])
+VERDICTS = st.lists(st.booleans(), min_size=6, max_size=6)
 
 
 @dataclass(eq=False)
@@ -217,7 +218,7 @@ class IndexMachine(RuleBasedStateMachine):
     loads = Bundle("loads")
     stores = Bundle("stores")
 
-    @initialize(capacity=st.integers(1, 8))
+    @initialize(capacity=st.integers(1, 6))
     def open(self, capacity: int) -> None:
         self.clock = Clock()
         policy = self.eviction(capacity)
@@ -232,11 +233,19 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, keys=PREFIX | ASKED, asked_twice=st.booleans())
     def lookup(self, owner: str, keys: list[bytes], asked_twice: bool) -> None:
-        found = self.plain.lookup(owner, keys, self.clock.now)
         for _ in range(1 + asked_twice):
-            asked = list(keys)
-            assert self.index.lookup(owner, asked) == found
-            spoil(asked)
+            self._lookup(owner, keys)
+
+    @rule(owner=OWNERS)
+    def ask_again(self, owner: str) -> None:
+        if owner in self.plain.leases:
+            self._lookup(owner, self.plain.leases[owner].asked)
+
+    def _lookup(self, owner: str, keys: list[bytes]) -> None:
+        asked = list(keys)
+        found = self.index.lookup(owner, asked)
+        spoil(asked)
+        assert found == self.plain.lookup(owner, keys, self.clock.now)
 
     @rule(owner=OWNERS)
     def release(self, owner: str) -> None:
@@ -245,28 +254,32 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=loads, owner=OWNERS, keys=PREFIX | ASKED)
     def take(self, owner: str, keys: list[bytes]):
-        return self._take(owner, keys)
+        move = self._take(owner, keys)
+        return multiple() if move is None else move
 
-    @rule(target=loads, owner=OWNERS, length=st.integers(0, 10))
+    @rule(target=loads, owner=OWNERS, length=st.integers(0, 6))
     def take_what_is_leased(self, owner: str, length: int):
         lease = self.plain.leases.get(owner)
-        return self._take(owner, lease.asked[:length] if lease else [])
+        move = self._take(owner, lease.asked[:length]) if lease else None
+        return multiple() if move is None else move
 
-    def _take(self, owner: str, keys: list[bytes]):
+    def _take(self, owner: str, keys: list[bytes]) -> Move | None:
         asked = list(keys)
         entries = self.index.take(owner, asked)
         spoil(asked)
         chunks = self.plain.take(owner, keys, len(entries))
         return self._runs(keys[: len(entries)], entries, chunks)
 
-    def _runs(self, keys: list[bytes], entries: list[int], chunks: list[Chunk]):
+    def _runs(
+        self, keys: list[bytes], entries: list[int], chunks: list[Chunk]
+    ) -> Move | None:
         if not entries:
-            return multiple()
+            return None
         move = Move(keys, entries, chunks)
         self.running.append(move)
         return move
 
-    @rule(load=consumes(loads), verdicts=st.lists(st.booleans(), min_size=10, max_size=10))
+    @rule(load=consumes(loads), verdicts=VERDICTS)
     def loaded(self, load: Move, verdicts: list[bool]) -> None:
         verdicts = verdicts[: len(load.keys)]
         self.running.remove(load)
@@ -282,6 +295,10 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=stores, keys=PREFIX | ASKED)
     def reserve(self, keys: list[bytes]):
+        move = self._reserve(keys)
+        return multiple() if move is None else move
+
+    def _reserve(self, keys: list[bytes]) -> Move | None:
         asked = list(keys)
         accepted, entries, evicted = self.index.reserve(asked)
         spoil(asked)
@@ -293,12 +310,20 @@ class IndexMachine(RuleBasedStateMachine):
     ) -> None:
         assert (accepted, evicted) == self.plain.reserve(keys)
 
-    @rule(store=consumes(stores), verdicts=st.lists(st.booleans(), min_size=10, max_size=10))
+    @rule(store=consumes(stores), verdicts=VERDICTS)
     def stored(self, store: Move, verdicts: list[bool]) -> None:
-        verdicts = verdicts[: len(store.keys)]
+        self._end_store(store, verdicts[: len(store.keys)])
+
+    def _end_store(self, store: Move, verdicts: list[bool]) -> None:
         self.running.remove(store)
         kept, lost = self.index.stored(store.keys, store.entries, verdicts)
         assert (kept, lost) == self.plain.stored(store.chunks, verdicts)
+
+    @rule(keys=PREFIX | ASKED)
+    def store_whole(self, keys: list[bytes]) -> None:
+        store = self._reserve(keys)
+        if store is not None:
+            self._end_store(store, [True] * len(store.keys))
 
     @rule(keys=ASKED)
     def forget(self, keys: list[bytes]) -> None:
@@ -379,5 +404,5 @@ def small_batches():
 
 TestIndexWithLRU = IndexMachine.TestCase
 TestIndexWithARC = AdaptiveIndexMachine.TestCase
-TestIndexWithLRU.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestIndexWithARC.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestIndexWithLRU.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestIndexWithARC.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -92,6 +92,16 @@ def test_runs_of_one_cache_line_are_long_enough():
         lambda w: {"a": w.view(24, 128)[:12], "b": w.view(24, 128)[11:23]},
         lambda w: {"a": w.view(24, 128)[::2], "b": w.view(24, 128)[:12]},
         lambda w: {"a": w.view(12, 256)[:, 64:], "b": w.view(-1)[:12 * 128].view(12, 128)},
+        # The page of one block goes on into the next block's.
+        lambda w: {
+            "a": w.as_strided((12, 64), (240, 1), 0),
+            "b": w.as_strided((12, 200), (240, 1), 100),
+        },
+        # The first blocks are apart and later ones are not.
+        lambda w: {
+            "a": w.as_strided((12, 64), (256, 1), 0),
+            "b": w.as_strided((12, 64), (192, 1), 64),
+        },
     ],
 )  # fmt: skip
 def test_tensors_that_share_some_bytes_are_refused(tensors):
@@ -118,6 +128,24 @@ def test_tensors_that_share_some_bytes_are_refused(tensors):
 def test_tensors_that_interleave_without_sharing_are_accepted(tensors):
     caches = KVCaches(tensors(torch.zeros(12 * 256)), num_blocks=12)
     assert caches.segments
+
+
+def test_pages_that_touch_in_one_block_only_stay_apart():
+    whole = torch.zeros(12 * 256)
+    tensors = {
+        "a": whole.as_strided((12, 64), (256, 1), 0),
+        "b": whole.as_strided((12, 64), (128, 1), 64),
+    }
+    assert _segments(tensors) == (256, 256)
+
+
+def test_the_stored_layout_does_not_depend_on_where_the_allocator_put_a_tensor():
+    memory = bytearray(1024)
+    tensors = {
+        name: torch.frombuffer(memory, dtype=torch.uint8, offset=at, count=512).view(1, 512)
+        for name, at in (("a", 0), ("b", 512))
+    }
+    assert _segments(tensors, 1, block_dims=0) == (512, 512)
 
 
 def test_memory_registered_twice_is_moved_once():

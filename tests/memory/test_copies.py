@@ -1,3 +1,6 @@
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -259,21 +262,68 @@ def test_a_chunk_that_does_not_fit_a_slot_is_refused():
         Copier(HostPool(4096, 1), caches)
 
 
-def test_a_copy_leaves_torch_its_threads(open_copier):
-    tensors = {"kv": torch.zeros(2, 40, 24)}
+def test_a_copy_uses_one_of_torchs_threads_and_leaves_the_others(open_copier, monkeypatch):
+    tensors = {"kv": torch.zeros(40, 32)[:, :24]}
     _, _, copier = open_copier(tensors, num_blocks=40)
+    inside, real = [], torch.index_select
+
+    def select(*args, **how):
+        inside.append(torch.get_num_threads())
+        return real(*args, **how)
+
+    monkeypatch.setattr(torch, "index_select", select)
     before = torch.get_num_threads()
     copier.gather([[1]], [0])
+    assert inside == [1]
     assert torch.get_num_threads() == before
 
 
 def test_a_failure_in_another_thread_reaches_the_caller(open_copier, monkeypatch):
-    tensors = {"kv": torch.zeros(40, 1 << 18)}
-    _, _, copier = open_copier(tensors, num_blocks=40, slots=40, threads=2)
+    _, _, copier = open_copier({"kv": torch.zeros(40, 64)}, num_blocks=40, threads=2)
+    failed = threading.Event()
 
-    def fail(*_):
-        raise FileNotFoundError
+    def gather(*_):
+        if threading.current_thread() is threading.main_thread():
+            assert failed.wait(10)
+        else:
+            failed.set()
+            raise FileNotFoundError
 
-    monkeypatch.setattr("kvconn.memory.cpu._gather", fail)
+    monkeypatch.setattr("kvconn.memory.cpu._gather", gather)
     with pytest.raises(FileNotFoundError):
-        copier.gather([[b] for b in range(40)], list(range(40)))
+        copier.gather([[b] for b in range(8)], list(range(8)))
+
+
+@pytest.mark.parametrize("rows", [[[0], [1]], [[0, 1, 2], [3, 4, 5]]], ids=str)
+def test_rows_that_are_all_of_a_wrong_length_are_refused(rows, open_copier):
+    _, _, copier = open_copier({"kv": torch.zeros(40, 64)}, num_blocks=40, blocks_per_chunk=2)
+    with pytest.raises(MisuseError, match="rows of 2"):
+        copier.scatter(rows, [0, 1])
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_call_is_bounded_and_each_small_page_is_touched_once_before_it(dense, monkeypatch):
+    monkeypatch.setattr(runs, "TOUCH_BYTES", 7 * 4096)
+    touched = []
+
+    class Heads:
+        def __getitem__(self, index):
+            touched.extend(index.tolist())
+
+    def place(slot, first):
+        return (0, slot * 5 + first) if dense else (slot, first)
+
+    part = SimpleNamespace(page_bytes=4096, pages=5, dense=dense, heads=Heads(), place=place)
+    index = np.arange(100, 130)
+    seen = []
+    for rows, (_, pages) in runs.pieces(part, index, np.array([3, 4, 5, 1, 2, 0])):
+        assert 0 < rows.stop - rows.start == pages.stop - pages.start <= 7
+        seen.extend(index[rows].tolist())
+        assert touched[: len(seen)] == seen
+    assert seen == touched == index.tolist()
+
+
+def test_large_pages_are_not_touched_and_calls_of_them_are_bounded_too():
+    part = SimpleNamespace(page_bytes=1 << 20, pages=6, dense=False, place=lambda s, f: (s, f))
+    pieces = [rows for rows, _ in runs.pieces(part, np.arange(12), np.array([0, 1]))]
+    assert pieces == [slice(0, 4), slice(4, 6), slice(6, 8), slice(8, 12)]

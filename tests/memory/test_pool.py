@@ -24,6 +24,14 @@ def test_slots_are_aligned_writable_and_apart():
     assert [with_slots.tensor[s].unique().tolist() for s in range(5)] == [[s + 1] for s in range(5)]
 
 
+def test_the_slots_of_a_large_pool_start_on_a_huge_page():
+    pool = HostPool(4096, 2048)
+    assert pool.address(0) % (2 << 20) == 0
+    assert pool.tensor.data_ptr() == pool.address(0)
+    pool.buffer(2047)[-1] = 7
+    assert pool.tensor[2047, -1] == 7
+
+
 def test_opening_a_large_pool_touches_nothing():
     before = _resident_bytes()
     pool = HostPool(1 << 20, 8 << 10)
@@ -148,3 +156,32 @@ def test_a_slot_that_does_not_exist_has_no_buffer():
     for slot in (-1, 4):
         with pytest.raises(MisuseError, match="no such"):
             pool.buffer(slot)
+
+
+def test_every_change_of_hands_is_made_under_the_lock():
+    pool = HostPool(4096, 4)
+
+    class Lock:
+        held = 0
+
+        def __enter__(self):
+            Lock.held += 1
+
+        def __exit__(self, *raised):
+            pass
+
+    pool._lock = Lock()
+    pool.quarantine(pool.acquire())
+    pool.release([0])
+    assert Lock.held == 3
+
+
+def test_a_pinned_pool_is_unregistered_once(monkeypatch):
+    addresses = []
+    monkeypatch.setattr("kvconn.memory.pool.pin", lambda *_: True)
+    monkeypatch.setattr("kvconn.memory.pool.unpin", addresses.append)
+    pool = HostPool(4096, 4, device="cuda")
+    at = pool.address(0)
+    pool.close()
+    pool.close()
+    assert addresses == [at]

@@ -7,12 +7,18 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 MISSING = next((m for m in ("vllm", "transformers") if not importlib.util.find_spec(m)), None)
+
+if not MISSING:
+    with warnings.catch_warnings():  # importing vLLM and torch warns of their own affairs
+        warnings.simplefilter("ignore")
+        import kvconn.integrations.vllm  # noqa: F401
 
 
 def pytest_configure(config):
@@ -39,7 +45,8 @@ def model(tmp_path_factory):
         "initializer_range=0.25, max_position_embeddings=4096, bos_token_id=None,"
         "eos_token_id=None)).save_pretrained(sys.argv[1])"
     )
-    subprocess.run([sys.executable, "-c", script, str(where)], check=True, capture_output=True)
+    call = [sys.executable, "-c", script, str(where)]
+    subprocess.run(call, check=True, capture_output=True)  # noqa: S603 - our own script
     return where
 
 
@@ -72,7 +79,7 @@ def run_engine(model, tmp_path_factory):
             "HF_HUB_OFFLINE": "1",
             "TORCHDYNAMO_DISABLE": "1",  # compiling a ranking of logprobs takes 20 seconds
         }
-        ended = subprocess.run(
+        ended = subprocess.run(  # noqa: S603 - our own script
             [sys.executable, HERE / "scenario.py", plant / "spec", plant / "answers"],
             env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip

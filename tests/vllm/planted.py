@@ -22,6 +22,10 @@ PLANT = Path(os.environ["KVCONN_PLANT"])
 SLOW_POLLS = 40
 
 
+class PlantedFault(OSError):
+    pass
+
+
 def fault() -> str:
     try:
         return (PLANT / "fault").read_text()
@@ -45,7 +49,7 @@ class FaultyWorker:
         how = fault()
         if transfer.kind is TransferKind.LOAD:
             if how == "submit raises":
-                raise OSError("planted")
+                raise PlantedFault
             if how == "slow":
                 self._slow[transfer.id] = SLOW_POLLS
         self._side.submit(transfer, blocks)
@@ -81,7 +85,7 @@ class PlantedBackend(CountingBackend):
     def prepare_load(self, request, keys):
         how = fault()
         if how == "prepare_load raises":
-            raise OSError("planted")
+            raise PlantedFault
         if how == "nothing to load":
             self.inner.release(request)
             return None

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from kvconn.backend import Backend, PluginConfig
 from kvconn.config import ConnectorConfig, load_config
 from kvconn.config.options import validate
 from kvconn.errors import ConfigurationError
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
 from kvconn.backend import Backend
 from kvconn.connector import Connector
 from kvconn.guard import Guard
@@ -19,16 +26,9 @@ from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
 from kvconn.integrations.vllm.worker_side import WorkerSide, caches_of
 from kvconn.registry import load_backend_class
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-)
-from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
 if TYPE_CHECKING:
     import torch
-
     from vllm.config import VllmConfig
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -93,29 +93,27 @@ class KVConnConnector(KVConnectorBase_V1):
         """Before the step writes into blocks that a running store may still read."""
         self._order(self._worker.flush, kv_connector_metadata, "blocks may be stored half new")
 
-    def start_load_kv(self, forward_context: ForwardContext, **_: Any) -> None:  # noqa: ARG002
+    def start_load_kv(self, forward_context: ForwardContext, **_: object) -> None:  # noqa: ARG002
         """Start asynchronous loads; no computation of this step waits for one."""
         self._order(self._worker.load, self._connector_metadata, "requests may wait for ever")
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """No layer waits: a request is scheduled when its load has ended."""
 
-    def save_kv_layer(self, *_: Any, **__: Any) -> None:
+    def save_kv_layer(self, *_: object, **__: object) -> None:
         """Blocks are stored whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
         """Start this step's stores."""
         self._order(self._worker.store, self._connector_metadata, "nothing is stored")
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
+    def get_finished(
+        self,
+        finished_req_ids: set[str],  # noqa: ARG002
+    ) -> tuple[set[str] | None, set[str] | None]:
         """Nothing is ever sent; what was received, well or not."""
-        orders = self._connector_metadata
-        idle = isinstance(orders, StepOrders) and orders.idle
         return None, self._guard.call(
-            self._worker.received,
-            idle,
-            otherwise=set(),
-            consequence="asked again in the next step",
+            self._worker.received, otherwise=set(), consequence="asked again in the next step"
         )
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -123,7 +121,7 @@ class KVConnConnector(KVConnectorBase_V1):
         return self._worker.invalid_blocks()
 
     def build_connector_worker_meta(self) -> StepVerdicts | None:
-        """This rank's verdicts."""
+        """The verdicts of this rank."""
         return self._worker.verdicts()
 
     # -- scheduler -------------------------------------------------------------------------
@@ -161,7 +159,7 @@ class KVConnConnector(KVConnectorBase_V1):
         )
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        """This step's transfers."""
+        """The transfers of this step."""
         return self._guard.call(
             self._scheduler.orders,
             scheduler_output,
@@ -178,7 +176,9 @@ class KVConnConnector(KVConnectorBase_V1):
             )
 
     def request_finished(
-        self, request: Request, block_ids: list[int]  # noqa: ARG002
+        self,
+        request: Request,
+        block_ids: list[int],  # noqa: ARG002
     ) -> tuple[bool, dict[str, Any] | None]:
         """Blocks may be freed at once: stores on a device are flushed before they are re-used."""
         self._guard.call(

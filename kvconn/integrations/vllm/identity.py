@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.platforms import current_platform
 
 from kvconn.geometry import Geometry
 from kvconn.identity import Namespace
 from kvconn.integrations.vllm.weights import fingerprint
-from vllm.platforms import current_platform
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -87,7 +87,7 @@ def _loader_of(vllm_config: VllmConfig) -> str:
 
 
 def _platform() -> str:
-    """vLLM's CPU attention lays keys out as its instruction set likes them."""
+    """The CPU attention of vLLM lays keys out as its instruction set likes them."""
     name = str(current_platform.device_type)
     if name == "cpu":
         amx = torch.cpu._is_amx_tile_supported()  # noqa: SLF001 - as vLLM itself asks

@@ -46,9 +46,16 @@ class TrackedRequest:
         return cls(request, context, blocks_per_chunk)
 
     def keys(self) -> list[Key]:
-        """The key of each whole chunk: its last block's hash, which names all tokens before it."""
+        """The key of each whole chunk: its last block's hash, which names all tokens before it.
+
+        A streaming session takes its last token back; the hashes that named it are replaced.
+        """
         size, keys, hashes = self.blocks_per_chunk, self._keys, self.vllm.block_hashes
         known, whole = len(keys), len(hashes) // size
+        if known and (whole < known or hashes[known * size - 1] != keys[-1]):
+            keys.clear()
+            self._asked = 0, []
+            known = 0
         if known < whole:
             keys += hashes[(known + 1) * size - 1 : whole * size : size]
         return keys
@@ -64,9 +71,11 @@ class TrackedRequest:
 
 
 def _skips_writing(request: VllmRequest, params: Mapping[str, Any]) -> bool:
-    """vLLM 0.32 has no such flag: it stands among the request's own parameters."""
+    """There is no such flag in vLLM 0.32: it stands among the request's own parameters."""
     sampling = request.sampling_params
     extra = getattr(sampling, "extra_args", None) or {}
     return bool(
-        getattr(sampling, _SKIP_WRITING, None) or params.get(_SKIP_WRITING) or extra.get(_SKIP_WRITING)
+        getattr(sampling, _SKIP_WRITING, None)
+        or params.get(_SKIP_WRITING)
+        or extra.get(_SKIP_WRITING)
     )

@@ -10,11 +10,12 @@ from kvconn.ranks import RankVerdicts
 from kvconn.types import Transfer, TransferKind
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request as VllmRequest
+
     from kvconn.guard import Guard
     from kvconn.integrations.vllm.config import VllmOptions
     from kvconn.scheduler import SchedulerConnector
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.request import Request as VllmRequest
 
 __all__ = ["SchedulerSide"]
 
@@ -22,9 +23,7 @@ __all__ = ["SchedulerSide"]
 class SchedulerSide:
     """Turns vLLM's questions into kvconn's.  Scheduler thread only."""
 
-    def __init__(
-        self, scheduler: SchedulerConnector, options: VllmOptions, guard: Guard
-    ) -> None:
+    def __init__(self, scheduler: SchedulerConnector, options: VllmOptions, guard: Guard) -> None:
         self.scheduler = scheduler
         self._guard = guard
         self._geometry = scheduler.geometry
@@ -61,7 +60,7 @@ class SchedulerSide:
         return None if found is None else max(0, (first + found) * size - computed)
 
     def allocated(self, request: VllmRequest, block_ids: list[int], external: int) -> None:
-        """vLLM set blocks aside; the request now waits for ``external`` tokens, if any.
+        """Blocks were set aside; the request now waits for ``external`` tokens, if any.
 
         It waits until workers report, so that a load is ordered whatever happens here.
         """
@@ -70,14 +69,14 @@ class SchedulerSide:
             self.scheduler.release(tracked.context)
             return
         geometry = self._geometry
-        held, end = (t // geometry.block_tokens for t in (tracked.computed, tracked.computed + external))
+        held, end = (
+            t // geometry.block_tokens for t in (tracked.computed, tracked.computed + external)
+        )
         load = Load(request.request_id, None, [], block_ids[held:end])
         self._loads.append(load)
         first = tracked.computed // geometry.chunk_tokens
         chunks = end // geometry.blocks_per_chunk - first
-        transfer = self.scheduler.prepare_load(
-            tracked.context, tracked.keys_from(first)[:chunks]
-        )
+        transfer = self.scheduler.prepare_load(tracked.context, tracked.keys_from(first)[:chunks])
         if transfer is not None:
             self._verdicts.expect(transfer)
             filled = first + len(transfer.keys)
@@ -132,9 +131,7 @@ class SchedulerSide:
             self.scheduler.touch(tracked.context, keys)
         (table,) = output.kv_connector_block_state.resolve_block_ids(tracked.context.id)
         offer = keys[first:]
-        rows = dict(
-            zip(offer, self._geometry.rows(table, range(first, len(keys))), strict=True)
-        )
+        rows = dict(zip(offer, self._geometry.rows(table, range(first, len(keys))), strict=True))
         transfer = self.scheduler.prepare_store(tracked.context, offer).transfer
         if transfer is None:
             return None

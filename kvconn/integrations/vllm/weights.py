@@ -22,16 +22,16 @@ def fingerprint(model: str) -> str:
     root = Path(model)
     files = [root] if root.is_file() else sorted(root.glob("*")) if root.is_dir() else []
     digest = xxhash.xxh3_128()
-    for path in files:
-        if path.suffix in _SUFFIXES:
-            _add(path, digest)
-    return digest.hexdigest() if digest.intdigest() != xxhash.xxh3_128().intdigest() else ""
+    weights = [path for path in files if path.suffix in _SUFFIXES]
+    for path in weights:
+        _add(path, digest)
+    return digest.hexdigest() if weights else ""
 
 
 def _add(path: Path, digest: xxhash.xxh3_128) -> None:
     size = path.stat().st_size
     digest.update(f"{path.name} {size} ".encode())
     with path.open("rb") as file:
-        for sample in range(_SAMPLES):
-            file.seek(sample * size // _SAMPLES)
+        for sample in range(_SAMPLES):  # the first at the start, the last at the end
+            file.seek(sample * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
             digest.update(file.read(_SAMPLE_BYTES))

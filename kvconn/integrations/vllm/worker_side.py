@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vllm.v1.kv_cache_interface import group_kernel_blocks
+
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts
 from kvconn.memory import KVCaches
 from kvconn.types import ABSENT, Transfer
-from vllm.v1.kv_cache_interface import group_kernel_blocks
 
 if TYPE_CHECKING:
     import torch
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from kvconn.worker import WorkerConnector
-    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 __all__ = ["WorkerSide", "caches_of"]
 
@@ -26,7 +27,7 @@ keeps the interpreter lock from the threads that it waits for."""
 def caches_of(
     tensors: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, blocks_per_chunk: int
 ) -> KVCaches:
-    """vLLM's tensors, blocks in the first dimension whatever the layout in memory."""
+    """The tensors of vLLM, blocks in the first dimension whatever the layout in memory."""
     (group,) = kv_cache_config.kv_cache_groups
     blocks = kv_cache_config.num_blocks
     return KVCaches(
@@ -43,6 +44,7 @@ class WorkerSide:
     def __init__(self, worker: WorkerConnector, rank: int) -> None:
         self.worker = worker
         self._rank = rank
+        self._idle = False
         self._running: dict[int, Load | None] = {}
         """By transfer; a store has no :class:`Load`."""
         self._received: set[str] = set()
@@ -56,6 +58,7 @@ class WorkerSide:
 
     def load(self, orders: StepOrders) -> None:
         """Start this step's loads."""
+        self._idle = orders.idle
         for load in orders.loads:
             if load.transfer is None:
                 self._receive(load, [])
@@ -72,9 +75,9 @@ class WorkerSide:
         self._running[transfer.id] = load
         self.worker.submit(transfer, rows)
 
-    def received(self, idle: bool) -> set[str]:
+    def received(self) -> set[str]:
         """The requests whose load ended, well or not, since the last call."""
-        if idle and self._running:
+        if self._idle and self._running:
             self.worker.wait(list(self._running), _IDLE_WAIT_S)
         for transfer_id, verdicts in self.worker.poll():
             self._ended.append((transfer_id, verdicts))

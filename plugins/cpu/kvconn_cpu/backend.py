@@ -26,6 +26,9 @@ class CpuConfig(PluginConfig):
         description="Host memory in total, over all ranks of one engine."
     )
     eviction: str = Field(default="lru", description="The eviction policy, by name.")
+    copy_threads: int = Field(
+        default=1, ge=1, description="Threads per worker process that a large copy may use."
+    )
 
 
 class CpuBackend(IndexedBackend):
@@ -53,4 +56,4 @@ class CpuBackend(IndexedBackend):
         namespace: Namespace,
         shard: Shard,
     ) -> WorkerSide:
-        return CpuWorker(pool, caches)
+        return CpuWorker(pool, caches, threads=self.config.copy_threads)

