@@ -19,6 +19,8 @@ import tempfile
 import time
 from typing import Any
 
+from rich.console import Console
+
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -77,7 +79,7 @@ def measure(llm: Any, told: argparse.Namespace) -> dict[str, Any]:  # noqa: ANN4
     taken: dict[str, list[float]] = {"loaded": [], "computed": []}
     cached: dict[str, set[int]] = {"loaded": set(), "computed": set()}
     for turn in range(told.runs + 2):
-        for way in taken:
+        for way, seconds in taken.items():
             sampling = SamplingParams(
                 temperature=0, max_tokens=1, detokenize=False,
                 skip_reading_prefix_cache=way == "computed",
@@ -85,11 +87,11 @@ def measure(llm: Any, told: argparse.Namespace) -> dict[str, Any]:  # noqa: ANN4
             llm.reset_prefix_cache()
             began = time.perf_counter()
             (answer,) = llm.generate(prompt, sampling, use_tqdm=False)
-            seconds = time.perf_counter() - began
+            ended = time.perf_counter()
             if turn > 1:  # the first stores, the second warms
-                taken[way].append(seconds)
+                seconds.append(ended - began)
                 cached[way].add(answer.num_cached_tokens)
-    medians = {way: statistics.median(seconds) for way, seconds in taken.items()}
+    medians = {way: statistics.median(times) for way, times in taken.items()}
     return {
         "backend": told.backend,
         "tokens": told.tokens,
@@ -121,12 +123,13 @@ def main() -> None:
         make_model(model)
         found = measure(start(model, told), told)
     seconds = found["seconds"]
-    print(
+    Console().print(
         f"first token after {told.tokens} tokens, median of {told.runs}: "
         f"{seconds['loaded'] * 1e3:.1f} ms loaded, {seconds['computed'] * 1e3:.1f} ms computed, "
-        f"ratio {found['ratio']:.2f}"
+        f"ratio {found['ratio']:.2f}",
+        soft_wrap=True,
     )
-    print(json.dumps(found))
+    Console().print_json(json.dumps(found), indent=None)
 
 
 if __name__ == "__main__":

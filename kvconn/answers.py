@@ -45,7 +45,7 @@ def check_load(transfer: Transfer, keys: list[Key]) -> None:
 def check_plan(plan: StorePlan, keys: list[Key]) -> None:
     """A plan accepts offered keys only, each once, and its transfer moves exactly these."""
     if not isinstance(plan, StorePlan) or not isinstance(plan.evicted, Sized):
-        raise TypeError(type(plan))
+        raise BrokenAnswer("something other than a StorePlan")
     if plan.transfer is None:
         if plan.accepted:
             raise BrokenAnswer("accepted keys without a transfer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,13 +25,19 @@ class Guard:
         self.name = name
         self.errors = 0
         self._logged: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
 
     def failed(self, hook: str, error: BaseException, consequence: str) -> None:
-        """Count ``error`` from ``hook``; log it the first time its type comes from there."""
-        self.errors += 1
+        """Count ``error`` from ``hook``; log it the first time its type comes from there.
+
+        From any thread.
+        """
         kind = (hook, type(error).__name__)
-        if kind not in self._logged:
+        with self._lock:
+            self.errors += 1
+            known = kind in self._logged
             self._logged.add(kind)
+        if not known:
             _log.warning(
                 "%s.%s raised %s: %s; this is logged once",
                 self.name,

@@ -291,6 +291,15 @@ class ChunkIndex:
         self._writing.clear()
         return count
 
+    def holds(self, key: Key) -> bool:
+        """Whether ``key`` can be found, or is being written to be found."""
+        return key in self._ready[key[-1]] or key in self._writing
+
+    @property
+    def abandoned_keys(self) -> list[Key]:
+        """Keys that are being written though nobody wants them any more."""
+        return [self._key_of[entry] for entry in self._abandoned]
+
     def __len__(self) -> int:
         """Entries that can be found."""
         return sum(map(len, self._ready))

@@ -19,6 +19,7 @@ from kvconn.types import (
     Transfer,
     TransferKind,
     new_transfer_id,
+    seconds_left,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class IndexedBackend(Backend):
             request_id=request.id,
             keys=tuple(keys),
             locations=tuple(entries),
-            timeout_s=self.settings.transfer_timeout_s,
+            timeout_s=seconds_left(request.deadline, self.settings.transfer_timeout_s),
         )
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:

@@ -29,17 +29,18 @@ class RankVerdicts:
         self._waiting[transfer.id] = _Waiting(transfer, [True] * len(transfer.keys))
 
     def report(
-        self, rank: int, transfer_id: int, verdicts: Sequence[bool]
+        self, rank: int, transfer_id: int, verdicts: Sequence[bool] | None
     ) -> tuple[Transfer, list[bool]] | None:
         """Rank ``rank`` ended a transfer; the whole, once the last rank has reported.
 
-        A missing verdict has failed; a rank that reports twice, or a transfer that nobody
-        expects, changes nothing.
+        A missing verdict has failed, all of them if there are none; a rank that reports twice or
+        does not exist, or a transfer that nobody expects, changes nothing.
         """
         waiting = self._waiting.get(transfer_id)
-        if waiting is None or rank in waiting.heard:
+        if waiting is None or rank in waiting.heard or not 0 <= rank < self._ranks:
             return None
         waiting.heard.add(rank)
+        verdicts = verdicts or ()
         for i in range(len(waiting.verdicts)):
             if i >= len(verdicts) or not verdicts[i]:
                 waiting.verdicts[i] = False

@@ -160,7 +160,7 @@ class SchedulerConnector:
     def touch(self, request: Request, keys: list[Key]) -> None:
         """``keys`` were used, by whatever request; skipping ones included."""
         self._state(request)
-        if not keys or not self._are_keys(keys):
+        if not keys or self._closed or not self._are_keys(keys):
             return
         try:
             self._touch(request, keys)
@@ -186,7 +186,7 @@ class SchedulerConnector:
             check_plan(plan, keys)
         except BrokenAnswer as error:
             self._guard.failed("prepare_store", error, "nothing is stored")
-            self._give_back(plan.transfer)
+            self._give_back(getattr(plan, "transfer", None))
             return _NOTHING
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_store", error, "nothing is stored")

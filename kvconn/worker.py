@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kvconn.backend import Backend, Settings, Verdicts
+from kvconn.errors import MisuseError
 from kvconn.guard import Guard
 from kvconn.identity import Namespace, Shard
 from kvconn.memory import HostPool, KVCaches
 from kvconn.threads import run_bounded
-from kvconn.types import BlockRows, Transfer
+from kvconn.types import ABSENT, BlockRows, Transfer, TransferKind
 
 if TYPE_CHECKING:
     from kvconn.geometry import Geometry
@@ -67,6 +68,7 @@ class WorkerConnector:
             self._end(transfer.id, [])
             return
         try:
+            _check_rows(transfer, blocks)
             self._side.submit(transfer, blocks)
         except Exception as error:  # noqa: BLE001 - F2: a failed transfer, never a dead engine
             self._guard.failed("submit", error, "the transfer failed")
@@ -159,3 +161,15 @@ class WorkerConnector:
     def figures(self) -> Mapping[str, float]:
         """What this worker counts."""
         return {"transfers": self.transfers_running, "worker_errors": self._guard.errors}
+
+
+def _check_rows(transfer: Transfer, blocks: BlockRows) -> None:
+    """One row per key, and a store has every block of it: else a slot's old bytes were stored."""
+    if transfer.kind is TransferKind.MOVE:
+        return
+    if len(blocks) != len(transfer.keys):
+        msg = f"{len(blocks)} rows for {len(transfer.keys)} keys: give one row of blocks per key"
+        raise MisuseError(msg)
+    if transfer.kind is TransferKind.STORE and any(ABSENT in row for row in blocks):
+        msg = "a block to store is absent: offer whole chunks only"
+        raise MisuseError(msg)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
@@ -12,7 +14,8 @@ from kvconn.backend import PluginConfig, PoolSize, WorkerSide
 from kvconn.blockstore.seal import object_bytes
 from kvconn.blockstore.worker import StoreWorker
 from kvconn.config.sizes import Capacity, Per
-from kvconn.identity import parse_object_id
+from kvconn.guard import Guard
+from kvconn.identity import Shard, object_id, parse_object_id
 from kvconn.indexed import IndexedBackend
 from kvconn.threads import Background
 from kvconn.types import Request, StorePlan, Transfer, TransferKind
@@ -20,7 +23,7 @@ from kvconn.types import Request, StorePlan, Transfer, TransferKind
 if TYPE_CHECKING:
     from kvconn.blockstore.store import BlockStore
     from kvconn.geometry import Geometry
-    from kvconn.identity import Key, Namespace, Shard
+    from kvconn.identity import Key, Namespace
     from kvconn.memory import HostPool, KVCaches
 
 __all__ = ["BlockStoreBackend", "StoreConfig"]
@@ -69,10 +72,17 @@ class BlockStoreBackend(IndexedBackend):
         self._ranks = geometry.ranks
         self._unwanted: list[Key] = []
         """Keys of which some rank may hold an object that nothing refers to any more."""
-        self._emptying: Background | None = None
+        self._emptying: list[Background] = []
+        """Deletions of everything, which run on threads of their own."""
+        self._sweeping: Background | None = None
+        self._swept: frozenset[Key] = frozenset()
+        """What is being deleted there; nothing else is."""
+        self._guard = Guard(f"block store of {self.tier}")
         self._store = self.Store(self.config)
         self._store.open(namespace)
-        self._adopt(self._store.scan())
+        self._adopt(
+            self._guard.call_for(list, self._store.scan, otherwise=[], consequence="taken as empty")
+        )
 
     def open_worker(
         self, pool: HostPool, caches: KVCaches, namespace: Namespace, shard: Shard
@@ -86,10 +96,10 @@ class BlockStoreBackend(IndexedBackend):
     def _adopt(self, ids: Iterable[bytes]) -> None:
         """Take over the chunks of which every shard is there.
 
-        The others, and what is too much, go with the next store.
+        The others, and what is too much, are deleted.
         """
         shards: Counter[Key] = Counter()
-        for name in ids:
+        for name in dict.fromkeys(ids):
             try:
                 namespace, group, shard, key = parse_object_id(name)
             except ValueError:
@@ -105,11 +115,20 @@ class BlockStoreBackend(IndexedBackend):
             self._index.stored([key], [entry], [True])
 
     def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan | None:
-        if self._emptying is not None:
-            if self._emptying.running:
-                return None  # a store now could be overtaken by the deletion that still runs
-            self._emptying = None
+        # A store now could be overtaken by a deletion that still runs.
+        if self._is_emptying():
+            return None
+        if self._is_sweeping():
+            keys = [key for key in keys if key not in self._swept]
         return super().prepare_store(request, keys)
+
+    def _is_emptying(self) -> bool:
+        if self._emptying:
+            self._emptying = [deletion for deletion in self._emptying if deletion.running]
+        return bool(self._emptying)
+
+    def _is_sweeping(self) -> bool:
+        return self._sweeping is not None and self._sweeping.running
 
     def _transfer(
         self,
@@ -121,26 +140,57 @@ class BlockStoreBackend(IndexedBackend):
     ) -> Transfer:
         transfer = super()._transfer(kind, request, keys, entries)
         if kind is TransferKind.STORE and (evicted or self._unwanted):
-            # Only workers delete, each before it stores: nothing can be overtaken.
-            transfer = transfer.with_evictions((*self._unwanted, *evicted))
-            self._unwanted = []
+            # Each worker deletes before it stores: nothing can be overtaken.
+            transfer = transfer.with_evictions((*self._take_unwanted(), *evicted))
         return transfer
 
     def _wasted(self, keys: Sequence[Key]) -> None:
         self._unwanted += keys
 
+    def _take_unwanted(self) -> list[Key]:
+        unwanted, self._unwanted = self._unwanted, []
+        return [key for key in dict.fromkeys(unwanted) if not self._index.holds(key)]
+
+    def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
+        super().complete_transfer(transfer, verdicts)
+        if transfer.evictions and not all(verdicts):
+            self._unwanted += transfer.evictions  # who knows whether the worker came to it
+
+    def step(self) -> None:
+        super().step()
+        idle = not self._index.reservations  # else the next store takes them along
+        if self._unwanted and idle and not self._is_emptying() and not self._is_sweeping():
+            self._swept = frozenset(self._take_unwanted())
+            self._sweeping = Background(partial(self._delete, self._swept), "sweep")
+
+    def _delete(self, keys: Iterable[Key]) -> None:
+        """Every shard of ``keys``."""
+        shards = [Shard(index, self._ranks) for index in range(self._ranks)]
+        self._store.delete(
+            [object_id(self._namespace, 0, shard, key) for key in keys for shard in shards]
+        )
+
     def reset(self) -> Mapping[str, int]:
         dropped = super().reset()
-        self._emptying = Background(self._empty, "reset")
+        self._emptying.append(Background(self._empty, "reset"))
         return dropped
 
     def _empty(self) -> None:
         self._store.delete(list(self._store.scan()))
 
     def has_pending_work(self) -> bool:
-        return self._emptying is not None and self._emptying.running
+        return bool(self._unwanted) or self._is_emptying() or self._is_sweeping()
 
     def close(self, deadline: float) -> None:
-        if self._emptying is not None:
-            self._emptying.join(deadline)
+        """What nobody wants does not outlive us, or the next process would find it."""
+        ends = time.monotonic() + deadline
+        for deletion in (*self._emptying, self._sweeping):
+            if deletion is not None:
+                deletion.join(max(0.0, ends - time.monotonic()))
+        if self._is_emptying() or self._is_sweeping():
+            return  # the store is in use
+        self._unwanted += self._index.abandoned_keys
+        unwanted = self._take_unwanted()
+        if unwanted:
+            self._guard.call(self._delete, unwanted, otherwise=None, consequence="bytes are left")
         self._store.close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvconn.blockstore.seal import seal, seal_holds
+from kvconn.blockstore.seal import seal, seal_holds, unseal
 from kvconn.types import BlockRows, Transfer, TransferKind
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Job:
     payload_bytes: int
     deletions: list[bytes] = field(default_factory=list)
     verdicts: list[bool] = field(default_factory=list)
+    broken: list[bytes] = field(default_factory=list)
+    """Objects that turned out not to be what they were stored as."""
 
     @property
     def names(self) -> list[bytes]:
@@ -66,7 +68,10 @@ class Job:
         return self.pending.names[self.keys.start : self.keys.stop]
 
     def run(self, store: BlockStore) -> None:
-        """Do the I/O and leave one verdict per key; whatever the store raises is raised."""
+        """Do the I/O and leave one verdict per key; whatever the store raises is raised.
+
+        A transfer that expired before its turn moves nothing; what it was to delete must go.
+        """
         self.verdicts = [False] * len(self.keys)
         verdicts = self._store(store) if self.pending.storing else self._load(store)
         for i, good in enumerate(verdicts[: len(self.keys)]):
@@ -75,20 +80,22 @@ class Job:
     def _store(self, store: BlockStore) -> list[bool]:
         if self.deletions:
             store.delete(self.deletions)
-        if not self.slots:
+        if not self.slots or self.pending.expired:
             return []
         for name, buffer in zip(self.names, self.buffers, strict=True):
             seal(buffer, name, self.payload_bytes)
         return store.put(self.names, self.buffers)
 
     def _load(self, store: BlockStore) -> list[bool]:
+        if self.pending.expired:
+            return []
         names = self.names
+        for buffer in self.buffers:
+            unseal(buffer)
         got = store.get(names, self.buffers)
         good = [
             there is True and seal_holds(buffer, name, self.payload_bytes)
             for there, name, buffer in zip(got, names, self.buffers, strict=True)
         ]
-        broken = [name for name, was, is_ in zip(names, got, good, strict=True) if was and not is_]
-        if broken:
-            store.delete(broken)
+        self.broken = [n for n, was, is_ in zip(names, got, good, strict=True) if was and not is_]
         return good

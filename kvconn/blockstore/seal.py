@@ -13,7 +13,7 @@ import xxhash
 from kvconn.geometry import SLOT_ALIGNMENT
 from kvconn.identity import FORMAT_VERSION
 
-__all__ = ["SEAL_BYTES", "object_bytes", "seal", "seal_holds"]
+__all__ = ["SEAL_BYTES", "object_bytes", "seal", "seal_holds", "unseal"]
 
 SEAL_BYTES = 160
 
@@ -47,6 +47,11 @@ def seal(buffer: memoryview, object_id: bytes, payload_bytes: int) -> None:
     buffer[payload_bytes:-SEAL_BYTES] = bytes(len(buffer) - SEAL_BYTES - payload_bytes)
     buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] = _head(object_id, payload_bytes)
     buffer[-_CHECKSUM_BYTES:] = _checksum(buffer)
+
+
+def unseal(buffer: memoryview) -> None:
+    """Make sure that what was in ``buffer`` cannot complete an object that is read short."""
+    buffer[-_CHECKSUM_BYTES:] = bytes(_CHECKSUM_BYTES)
 
 
 def seal_holds(buffer: memoryview, object_id: bytes, payload_bytes: int) -> bool:

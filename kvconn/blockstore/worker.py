@@ -8,7 +8,9 @@ until it returns (L8).
 
 from __future__ import annotations
 
+import math
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -60,6 +62,8 @@ class StoreWorker:
         """Keys to load that have no slot yet."""
         self._jobs: set[Job] = set()
         self._done: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._verdict = threading.Lock()
+        """Held to decide whether a job ended in time: either both threads think so or neither."""
         self._ended: list[tuple[int, Verdicts]] = []
 
     # -- the engine's thread ---------------------------------------------------------------
@@ -129,11 +133,7 @@ class StoreWorker:
         pending = job.pending
         self._jobs.discard(job)
         pending.jobs.discard(job)
-        if pending.expired:
-            stored = list(compress(job.names, job.verdicts)) if pending.storing else []
-            if stored:  # L3: an abandoned store leaves nothing behind
-                self._writer.put(partial(self._discard, stored))
-        else:
+        if not pending.expired:
             if not pending.storing:
                 self._scatter(job)
             pending.decide(job.keys, job.verdicts)
@@ -143,23 +143,34 @@ class StoreWorker:
 
     def _scatter(self, job: Job) -> None:
         slots = list(compress(job.slots, job.verdicts))
-        rows = list(compress((job.pending.rows[i] for i in job.keys), job.verdicts))
-        if slots:
-            try:
-                self._copier.scatter(rows, slots).wait()
-            except Exception as error:  # noqa: BLE001 - F2: a failed transfer
-                self._guard.failed("scatter", error, "the load failed")
-                job.verdicts = [False] * len(job.keys)
+        if not slots:
+            return
+        try:
+            rows = list(compress((job.pending.rows[i] for i in job.keys), job.verdicts))
+            self._copier.scatter(rows, slots).wait()
+        except Exception as error:  # noqa: BLE001 - F2: a failed transfer
+            self._guard.failed("scatter", error, "the load failed")
+            job.verdicts = [False] * len(job.keys)
 
     def _expire(self) -> None:
         """Fail the transfers whose time has passed; their slots wait for the hung call."""
         now = time.monotonic()
-        for pending in [p for p in self._pending.values() if p.deadline <= now]:
-            pending.expired = True
+        if all(pending.deadline > now for pending in self._pending.values()):
+            return
+        for pending in self._mark_expired(now):
             for job in pending.jobs:
                 self._pool.quarantine(job.slots)
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not pending)
             self._end(pending)
+
+    def _mark_expired(self, now: float) -> list[Pending]:
+        with self._verdict:
+            while not self._done.empty():
+                self._settle(self._done.get())
+            late = [p for p in self._pending.values() if p.deadline <= now]
+            for pending in late:
+                pending.expired = True
+        return late
 
     def _end(self, pending: Pending) -> None:
         del self._pending[pending.transfer.id]
@@ -189,8 +200,7 @@ class StoreWorker:
         self._waiting.clear()
         in_time = self._writer.close(deadline)
         in_time &= self._readers.close(max(0.0, ends - time.monotonic()))
-        while not self._done.empty():
-            self._settle(self._done.get())
+        self._mark_expired(math.inf)  # what ends after this was abandoned
         if in_time:
             self._store.close()
         return sorted({*self._pending, *(job.pending.transfer.id for job in self._jobs)})
@@ -198,11 +208,24 @@ class StoreWorker:
     # -- I/O threads -----------------------------------------------------------------------
 
     def _run(self, job: Job) -> None:
+        """Whatever a store raises is a failed job (F2); foreign runtimes raise no ``Exception``."""
         try:
             job.run(self._store)
-        except Exception as error:  # noqa: BLE001 - F2: whatever a store raises is a failed job
+        except BaseException as error:  # noqa: BLE001
             self._guard.failed("put" if job.pending.storing else "get", error, "the keys failed")
-        self._done.put(job)
+        self._discard(job.broken)
+        with self._verdict:
+            late = job.pending.expired
+            if not late:
+                self._done.put(job)
+        if late:
+            if job.pending.storing:  # L3: an abandoned store leaves nothing behind
+                self._discard(job.names)
+            self._done.put(job)
 
     def _discard(self, names: list[bytes]) -> None:
-        self._guard.call(self._store.delete, names, otherwise=[], consequence="bytes are left")
+        try:
+            if names:
+                self._store.delete(names)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._guard.failed("delete", error, "bytes are left")

@@ -29,7 +29,7 @@ __all__ = ["replay"]
 _DEFAULT = "cpu://?capacity=256MiB"
 
 
-def replay(  # noqa: PLR0913 - one parameter per option
+def replay(
     trace: Annotated[
         Path | None,
         typer.Argument(help="A trace, .jsonl or .jsonl.gz; a packaged sample if left out."),

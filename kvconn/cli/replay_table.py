@@ -112,6 +112,7 @@ def _checks(report: ReplayReport) -> list[tuple[bool, str]]:
         "leases": leaks.leases,
         "reservations": leaks.reservations,
         "transfers": leaks.transfers,
+        "requests": leaks.requests,
         "engine blocks": leaks.local_blocks,
     }
     left = ", ".join(f"{count:,} {what}" for what, count in held.items() if count)

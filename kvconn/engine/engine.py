@@ -41,7 +41,7 @@ class Engine:
     of its transfers are known, and blocks stay with their transfers until these end.
     """
 
-    def __init__(  # noqa: PLR0913 - what it is made of
+    def __init__(
         self,
         scheduler: SchedulerConnector,
         workers: Sequence[EngineWorker],
@@ -121,8 +121,7 @@ class Engine:
         self._hear()
         if plan.empty and self._ahead.empty:
             self._pause()
-        while self._transfers.blocks_storing > self._storing_blocks:
-            self._wait_for(self._transfers.oldest(TransferKind.STORE))
+        self._let_stores_catch_up()
 
     def drain(self, deadline: float) -> bool:
         """Step until every request and transfer has ended; ``False`` after ``deadline`` seconds."""
@@ -167,6 +166,7 @@ class Engine:
             "leases": int(stats.get("leases", 0)),
             "reservations": int(stats.get("reservations", 0)),
             "transfers": max(self.scheduler.transfers_in_flight, at_workers),
+            "requests": self.unfinished,
             "local_blocks": self.blocks.num_blocks - self.blocks.free,
         }
 
@@ -226,6 +226,11 @@ class Engine:
             self._wait_for(oldest)
         elif self.busy:
             time.sleep(_MOMENT_S / 20)
+
+    def _let_stores_catch_up(self) -> None:
+        ends = time.monotonic() + self._state.limits.patience_s
+        while self._transfers.blocks_storing > self._storing_blocks and time.monotonic() < ends:
+            self._wait_for(self._transfers.oldest(TransferKind.STORE))
 
     def _wait_for(self, transfer_id: int | None) -> None:
         if transfer_id is not None:

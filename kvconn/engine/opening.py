@@ -23,7 +23,7 @@ __all__ = ["open_engine"]
 
 
 @contextmanager
-def open_engine(  # noqa: PLR0913 - what it is made of
+def open_engine(
     source: str | Path | Mapping[str, Any] | ConnectorConfig,
     shape: KVShape,
     *,

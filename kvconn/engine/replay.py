@@ -27,10 +27,11 @@ __all__ = ["replay"]
 
 _QUEUED = 16
 """Requests that have arrived and not ended: a few more than the engine runs at once."""
-_DRAIN_S = 60.0
+_PATIENCE_S = 90.0
+"""Without a request that ends for so long, longer than any transfer may take, all is given up."""
 
 
-def replay(  # noqa: PLR0913 - what a replay can be told
+def replay(
     trace: Sequence[TraceRequest],
     source: str | ConnectorConfig,
     shape: KVShape,
@@ -59,13 +60,22 @@ def replay(  # noqa: PLR0913 - what a replay can be told
         skips = Random(seed)  # noqa: S311 - a draw, not a secret
         for ended, request in enumerate(_requests(trace, shape, skip_fraction, skips)):
             engine.submit(request)
-            while engine.unfinished >= _QUEUED:
-                engine.step()
+            if not _make_room(engine):
+                break
             on_progress(ended, engine)
-        engine.drain(_DRAIN_S)
+        engine.drain(_PATIENCE_S)
         on_progress(len(trace), engine)
         seconds = time.perf_counter() - began
         return report(engine, doors[0], config.backend.name, seconds)
+
+
+def _make_room(engine: Engine) -> bool:
+    ends = time.monotonic() + _PATIENCE_S
+    while engine.unfinished >= _QUEUED:
+        if time.monotonic() > ends:
+            return False
+        engine.step()
+    return True
 
 
 def _check_room(trace: Sequence[TraceRequest], shape: KVShape) -> None:

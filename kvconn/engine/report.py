@@ -65,7 +65,10 @@ class Leaks:
     leases: int
     reservations: int
     transfers: int
+    requests: int
+    """That never ended."""
     local_blocks: int
+    """Of the engine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class EngineRequest:
     """Known tokens of the last, partial block."""
 
     @classmethod
-    def of_tokens(  # noqa: PLR0913 - one parameter per field
+    def of_tokens(
         cls, context: Request, geometry: Geometry, tokens: Sequence[int], *,
         answer: Sequence[int] = (), max_answer: int = 0, salt: object = None,
     ) -> EngineRequest:  # fmt: skip

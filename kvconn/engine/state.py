@@ -36,7 +36,7 @@ class Limits:
     """The engine waits while more than this is on its way to the backend: computing real blocks
     takes longer than storing them, computing these does not."""
     patience_s: float = 1.0
-    """How long a request waits for a backend that does not know yet (F3)."""
+    """How long a request waits for a backend that does not know yet, and a step for stores (F3)."""
 
 
 @dataclass(slots=True, eq=False)

@@ -51,13 +51,13 @@ def measure_copies(
     pages = page_bytes * layers
     chunks = max(1, total_bytes // (pages * blocks_per_chunk))
     num_blocks = chunks * blocks_per_chunk
-    moved = num_blocks * pages
     caches = KVCaches(
         engine_tensors(layout, layers, num_blocks, page_bytes),
         num_blocks=num_blocks,
         block_dims=0 if layout == "separate" else 1,
         blocks_per_chunk=blocks_per_chunk,
     )
+    moved = num_blocks * caches.block_bytes
     slot_bytes = -(-caches.chunk_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
     pool = HostPool(slot_bytes, chunks)
     pool.tensor.fill_(1)

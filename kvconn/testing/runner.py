@@ -34,7 +34,7 @@ class EngineRunner:
         """Blocks by what happened (``loaded``, ``stored``, ``flushed``) and request id."""
         self._numbers = itertools.count()
 
-    def run(  # noqa: PLR0913 - one parameter per statement
+    def run(
         self,
         tokens: Sequence[int],
         *,
@@ -58,7 +58,7 @@ class EngineRunner:
         self.expect(request.context.id, loaded=loaded, stored=stored, flushed=flushed)
         return request
 
-    def submit(  # noqa: PLR0913 - one parameter per statement
+    def submit(
         self,
         tokens: Sequence[int],
         *,

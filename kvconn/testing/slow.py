@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from kvconn.backend import Backend, Verdicts, WorkerSide
-    from kvconn.geometry import Geometry
     from kvconn.identity import Key, Namespace, Shard
     from kvconn.memory import HostPool, KVCaches
     from kvconn.types import BlockRows, Request

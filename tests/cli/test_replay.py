@@ -153,11 +153,12 @@ def test_a_lease_that_nobody_gives_up_ends_with_1(replay, monkeypatch):
 
 
 def test_a_transfer_that_never_ends_is_a_leak_and_no_hang(replay, monkeypatch):
-    monkeypatch.setattr("kvconn.engine.replay._DRAIN_S", 0.2)
+    monkeypatch.setattr("kvconn.engine.replay._PATIENCE_S", 0.2)
     monkeypatch.setattr(engine_module.Engine, "_hear", lambda self: None)
-    status, found = replay("--limit", "3")
+    status, found = replay("--async-scheduling", "--local-blocks", "60")
     assert status == 1
     assert found["leaks"]["transfers"] > 0
+    assert found["leaks"]["requests"] > 0
 
 
 @pytest.mark.parametrize(

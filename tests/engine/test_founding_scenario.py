@@ -32,6 +32,7 @@ def test_a_request_that_skips_reading_is_given_nothing_and_still_stores(url, kee
         runner.engine.reset_prefix_cache()
         if keeps:
             runner.run(ONE_CHUNK, loaded=BLOCKS)
+            assert runner.backend.plain.offers == 1  # what came from there is not offered again
         else:
             runner.run(ONE_CHUNK, stored=BLOCKS, flushed=flushed)
         assert runner.backend.plain.lookups == 2

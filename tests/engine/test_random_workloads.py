@@ -1,3 +1,4 @@
+# ruff: noqa: S311 - draws, not secrets
 """Whatever a workload does, and however late its transfers are, no byte is wrong, nothing leaks."""
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ def shapes(draw):
 
 
 actions = st.tuples(
-    st.sampled_from(
-        [SUBMIT] * 9 + [ABORT, PREEMPT, PREEMPT, *[RESET_LOCAL] * 4, RESET_BACKEND]
-    ),
+    st.sampled_from([SUBMIT] * 9 + [ABORT, PREEMPT, PREEMPT, *[RESET_LOCAL] * 4, RESET_BACKEND]),
     st.integers(0, 2**31),
     st.integers(0, 3),  # steps before it
 )
@@ -92,7 +91,7 @@ def run(url, shape, asynchronous, wrap, workload):
     pending=st.sampled_from([0.0, 0.2]),
     workload=st.lists(actions, min_size=12, max_size=40),
 )
-def test_memory_that_is_late_or_fails(
+def test_memory_that_is_late_or_fails(  # noqa: PLR0917 - given by name
     shape, asynchronous, seed, chunks, failures, pending, workload
 ):
     random = Random(seed)

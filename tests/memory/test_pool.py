@@ -24,12 +24,14 @@ def test_slots_are_aligned_writable_and_apart():
     assert [with_slots.tensor[s].unique().tolist() for s in range(5)] == [[s + 1] for s in range(5)]
 
 
-def test_the_slots_of_a_large_pool_start_on_a_huge_page():
-    pool = HostPool(4096, 2048)
-    assert pool.address(0) % (2 << 20) == 0
+@pytest.mark.parametrize("huge", [2 << 20, 64 << 20])  # the kernel aligns to the first by itself
+def test_the_slots_of_a_large_pool_start_on_a_huge_page(huge, monkeypatch):
+    monkeypatch.setattr("kvconn.memory.pool.HUGE_PAGE", huge)
+    pool = HostPool(4096, 20_000)
+    assert pool.address(0) % huge == 0
     assert pool.tensor.data_ptr() == pool.address(0)
-    pool.buffer(2047)[-1] = 7
-    assert pool.tensor[2047, -1] == 7
+    pool.buffer(19_999)[-1] = 7
+    assert pool.tensor[-1, -1] == 7
 
 
 def test_opening_a_large_pool_touches_nothing():

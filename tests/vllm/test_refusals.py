@@ -17,6 +17,7 @@ from kvconn.integrations.vllm.config import (
     refuse_private_hashes,
     refuse_unsupported,
 )
+from kvconn.integrations.vllm.version import require_vllm
 
 
 def configuration(**changes):
@@ -46,8 +47,12 @@ def groups(*kinds):
     )
 
 
+def refuse(vllm_config, kv_cache_config):
+    refuse_unsupported(vllm_config.kv_transfer_config, vllm_config, kv_cache_config)
+
+
 def test_a_plain_configuration_is_served():
-    refuse_unsupported(configuration(), groups(FullAttentionSpec))
+    refuse(configuration(), groups(FullAttentionSpec))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_a_plain_configuration_is_served():
 )
 def test_what_cannot_work_is_refused(changes, kinds, says):
     with pytest.raises(ConfigurationError) as refused:
-        refuse_unsupported(configuration(**changes), groups(*kinds))
+        refuse(configuration(**changes), groups(*kinds))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -113,6 +118,16 @@ def test_options_are_split_between_kvconn_and_the_adapter():
     )
     assert (config.backend.name, config.lease_seconds) == ("null", 7)
     assert (options.blocks_per_chunk, options.store_generated) == (3, False)
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc2", "1.0", "dev", "0.0.0"])
+def test_a_vllm_that_may_be_new_enough_is_taken(version):
+    require_vllm(version)
+
+
+def test_an_older_vllm_is_refused():
+    with pytest.raises(ConfigurationError, match="pip install -U vllm"):
+        require_vllm("0.31.2")
 
 
 @pytest.mark.engine

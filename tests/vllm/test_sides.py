@@ -41,7 +41,7 @@ def step(scheduled, preempted=()):
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
         preempted_req_ids=set(preempted),
-        kv_connector_block_state=SimpleNamespace(resolve_block_ids=lambda _: (TABLE,)),
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: (TABLE,)),
     )
 
 
@@ -185,7 +185,7 @@ def test_a_fault_while_storing_does_not_lose_a_load(make_side):
     side.matched_tokens(request, 0)
     side.allocated(request, TABLE, 36)
     output = step({"r": 40})
-    output.kv_connector_block_state = None
+    output.kv_connector_block_state.get_block_ids = None
     orders = side.orders(output)
     assert len(orders.loads) == 1
     assert side._guard.errors == 1

@@ -14,6 +14,10 @@
 :class:`~kvconn.integrations.vllm.config.VllmOptions`.
 """
 
-from kvconn.integrations.vllm.connector import KVConnConnector
+from kvconn.integrations.vllm.version import require_vllm
+
+require_vllm()
+
+from kvconn.integrations.vllm.connector import KVConnConnector  # noqa: E402 - not in an older one
 
 __all__ = ["KVConnConnector"]

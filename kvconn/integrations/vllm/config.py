@@ -15,7 +15,7 @@ from kvconn.config.options import validate
 from kvconn.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 __all__ = ["VllmOptions", "read_options", "refuse_private_hashes", "refuse_unsupported"]
@@ -47,15 +47,17 @@ def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, Vllm
     return load_config(rest), validate(VllmOptions, ours, "kvconn's vLLM connector")
 
 
-def refuse_unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+def refuse_unsupported(
+    transfer: KVTransferConfig, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+) -> None:
     """Raise one sentence for the first thing that keeps the connector from being right."""
-    for reason in _unsupported(vllm_config, kv_cache_config):
+    reasons = (*_unsupported_transfer(transfer), *_unsupported(vllm_config, kv_cache_config))
+    for reason in reasons:
         msg = f"kvconn cannot serve this vLLM configuration: {reason}"
         raise ConfigurationError(msg)
 
 
-def _unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[str]:
-    transfer, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
+def _unsupported_transfer(transfer: KVTransferConfig) -> Iterator[str]:
     policy = transfer.kv_load_failure_policy
     if policy != "recompute":
         yield (
@@ -64,10 +66,13 @@ def _unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Ite
         )
     if transfer.kv_role != "kv_both":
         yield f'kv_role is {transfer.kv_role!r} and a cache stores and loads: use "kv_both"'
+
+
+def _unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[str]:
     if not vllm_config.cache_config.enable_prefix_caching:
         yield "prefix caching is off: remove --no-enable-prefix-caching"
     for name in ("pipeline", "decode_context", "prefill_context"):
-        size = getattr(parallel, f"{name}_parallel_size", 1)
+        size = getattr(vllm_config.parallel_config, f"{name}_parallel_size", 1)
         if size > 1:
             yield f"{name}_parallel_size is {size}: use tensor or data parallelism"
     groups = kv_cache_config.kv_cache_groups

@@ -58,7 +58,7 @@ class KVConnConnector(KVConnectorBase_V1):
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        refuse_unsupported(vllm_config, kv_cache_config)
+        refuse_unsupported(self._kv_transfer_config, vllm_config, kv_cache_config)
         config, self._options = read_options(self._kv_transfer_config.kv_connector_extra_config)
         refuse_private_hashes(vllm_config, load_backend_class(config.backend.name))
         chunk = self._options.blocks_per_chunk

@@ -129,9 +129,14 @@ class SchedulerSide:
         first, tracked.offered = tracked.offered, len(keys)
         if not first:
             self.scheduler.touch(tracked.context, keys)
-        (table,) = output.kv_connector_block_state.resolve_block_ids(tracked.context.id)
+        state = output.kv_connector_block_state
+        tables = state.get_block_ids(tracked.context.id) if state is not None else None
+        if tables is None:
+            return None
         offer = keys[first:]
-        rows = dict(zip(offer, self._geometry.rows(table, range(first, len(keys))), strict=True))
+        rows = dict(
+            zip(offer, self._geometry.rows(tables[0], range(first, len(keys))), strict=True)
+        )
         transfer = self.scheduler.prepare_store(tracked.context, offer).transfer
         if transfer is None:
             return None

@@ -14,6 +14,7 @@ from kvconn.types import (
     Transfer,
     TransferKind,
     new_transfer_id,
+    seconds_left,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class NullBackend(Backend):
             kind=TransferKind.STORE,
             request_id=request.id,
             keys=tuple(keys),
-            timeout_s=self.settings.transfer_timeout_s,
+            timeout_s=seconds_left(request.deadline, self.settings.transfer_timeout_s),
         )
         self._storing += len(keys)
         return StorePlan(transfer.keys, transfer)
