@@ -31,8 +31,8 @@ class PolicyGate:
     """
 
     def __init__(self, policies: Iterable[tuple[str, Policy]]) -> None:
-        others = [(name, policy) for name, policy in policies if type(policy) is not PrefixSkipPolicy]
-        named: list[tuple[str, Policy]] = [(PREFIX_SKIP, PrefixSkipPolicy(PluginConfig())), *others]
+        skip: list[tuple[str, Policy]] = [(PREFIX_SKIP, PrefixSkipPolicy(PluginConfig()))]
+        named = skip + [named for named in policies if type(named[1]) is not PrefixSkipPolicy]
         self._guards = {name: Guard(f"policy {name}") for name, _ in named}
         self._permit = self._overriding(named, "permit")
         self._admit = self._overriding(named, "admit")

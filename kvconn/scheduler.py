@@ -267,7 +267,7 @@ class SchedulerConnector:
         """Our counters and the backend's figures, by name."""
         self.stats.policy_errors = self._gate.errors
         self.stats.backend_errors = self._guard.errors
-        figures = self._guard.call_for(
+        figures: dict[str, float] = self._guard.call_for(
             dict, self._backend.collect_stats, otherwise={}, consequence="its figures are missing"
         )
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvconn.backend import Backend, Settings, Verdicts
 from kvconn.errors import MisuseError
@@ -76,7 +76,7 @@ class WorkerConnector:
 
     def poll(self) -> list[tuple[int, Verdicts]]:
         """``(transfer id, one verdict per key)`` of what ended since the last call."""
-        reports = self._guard.call_for(
+        reports: list[Any] = self._guard.call_for(
             list, self._side.poll, otherwise=[], consequence="its transfers go on"
         )
         for report in reports:

@@ -11,13 +11,14 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ConfigDict
 
 from kvconn.backend import Backend, PluginConfig, PoolSize, Settings
 from kvconn.blockstore import BlockStore, BlockStoreBackend, StoreConfig
@@ -127,8 +128,8 @@ class Shelf:
 
 
 class ShelfConfig(StoreConfig):
-    model_config = {"arbitrary_types_allowed": True}
-    shelf: Shelf = field(default_factory=Shelf)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    shelf: Shelf
 
 
 class ShelfStore(BlockStore):

@@ -316,7 +316,7 @@ def test_F2_what_a_worker_raises_fails_transfers_and_no_more(
         return
     assert worker.errors == 1
     assert len(log_lines()) == 1
-    good = call in ("wait",)
+    good = call == "wait"
     assert ended == ([] if call == "poll" else [(plan.transfer.id, [good] * 4)])
     faults.clear()
     if call == "poll":

@@ -98,6 +98,11 @@ class PlantedBackend(CountingBackend):
 
 class KVConnConnector(RealConnector):
     _left = None
+    preempted = 0
+
+    def build_connector_meta(self, scheduler_output):
+        self.preempted += len(scheduler_output.preempted_req_ids or ())
+        return super().build_connector_meta(scheduler_output)
 
     def _wrap(self, backend):
         self.planted = PlantedBackend(backend)
@@ -113,6 +118,7 @@ class KVConnConnector(RealConnector):
             "tracked": len(self._scheduler._requests),
             "verdicts": self._scheduler._verdicts.waiting,
             "raised": self._guard.errors,
+            "preempted": self.preempted,
         }
         if counts != self._left:
             self._left = counts

@@ -43,9 +43,8 @@ class Scenario:
             dtype="float32",
             enforce_eager=True,
             block_size=32,
-            max_model_len=2048,
             kv_transfer_config=transfer,
-            **spec.get("engine", {}),
+            **{"max_model_len": 2048, **spec.get("engine", {})},
         )
 
     def generate(self, prompts, max_tokens=8, **flags):

@@ -39,7 +39,7 @@ STEPS = {
     "reset 7": ["forget_local", {}],
     "unwritten again": ["generate", {"prompts": [[[2, 1000]]]}],
     "reset 8": ["forget_local", {}],
-    "first token": ["first_token", {"prompt": PROMPT}],
+    "first token": ["first_token", {"prompt": PROMPT, "runs": 3}],
     "emptied": ["forget_all", {}],
     "after emptying": ["generate", {"prompts": [PROMPT]}],
     "at rest": ["counts", {}],
@@ -72,8 +72,10 @@ def engine(request, run_engine, tmp_path_factory):
         "blocks_per_chunk": blocks,
         "strict": True,
     }
-    answers = run_engine(config, list(STEPS.values()), **how)
-    return request.param, blocks, dict(zip(STEPS, answers, strict=True))
+    answers = dict(zip(STEPS, run_engine(config, list(STEPS.values()), **how), strict=True))
+    if request.param == "disk, chunks of 3, separate processes":
+        (answers["restarted"],) = run_engine(config, [STEPS["cold"]])
+    return request.param, blocks, answers
 
 
 def whole_chunks(tokens, blocks):
@@ -158,6 +160,14 @@ def test_a_load_that_fails_on_one_rank_fails_on_all_and_is_stored_anew(engine):
     assert answers["after failing"]["stats"]["failed_loads"] == int("two ranks" in name)
     restored = 0 if name.startswith("null") else whole_chunks(1000, blocks)
     assert answers["stored once more"][0]["cached"] == restored
+
+
+def test_another_engine_finds_what_is_on_the_disk(engine):
+    _, blocks, answers = engine
+    if "restarted" not in answers:
+        pytest.skip("once is enough")
+    assert answers["restarted"][0]["cached"] == whole_chunks(1000, blocks)
+    assert answers["restarted"][0]["tokens"] == answers["cold"][0]["tokens"]
 
 
 def test_the_first_token_comes_sooner(engine, record_property, capsys):

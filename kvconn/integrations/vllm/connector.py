@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class KVConnConnector(KVConnectorBase_V1):
         config, self._options = read_options(self._kv_transfer_config.kv_connector_extra_config)
         refuse_private_hashes(vllm_config, load_backend_class(config.backend.name))
         chunk = self._options.blocks_per_chunk
+        _log_as_vllm_does()
         self._guard = Guard("vLLM connector")
         self._connector = Connector(config, wrap=self._wrap)
         self._geometry = geometry_of(vllm_config, kv_cache_config, chunk)
@@ -212,3 +214,11 @@ class KVConnConnector(KVConnectorBase_V1):
     ) -> None:
         if isinstance(orders, StepOrders):
             self._guard.call(carry_out, orders, otherwise=None, consequence=consequence)
+
+
+def _log_as_vllm_does() -> None:
+    """What kvconn says, the resolved configuration for one, goes where vLLM's own words go."""
+    ours, theirs = logging.getLogger("kvconn"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)

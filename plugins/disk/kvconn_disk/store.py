@@ -71,12 +71,14 @@ class DiskStore(BlockStore):
     def scan(self) -> Iterable[bytes]:
         """Ids by time of last write; temporary files that nobody finished are removed."""
         found: list[tuple[float, bytes]] = []
-        for folder in (self._home, *self._home.glob("??")):
-            try:
-                paths = list(folder.iterdir())
-            except OSError:  # not a directory, or gone meanwhile
-                continue
-            found += filter(None, map(_seen, paths))
+        for path in (*self._home.glob(f"*{_TEMPORARY}"), *self._home.glob("??/*")):
+            # Others share the directory: a file may be gone by now, or be none of ours.
+            with suppress(OSError, ValueError):
+                written = path.stat().st_mtime
+                if path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
+                    path.unlink()
+                elif path.suffix == _OBJECT:
+                    found.append((written, bytes.fromhex(path.stem)))
         return [name for _, name in sorted(found)]
 
     def _path(self, name: bytes) -> Path:
@@ -121,18 +123,6 @@ class DiskStore(BlockStore):
         except BaseException:
             _succeeds(os.unlink, temporary)
             raise
-
-
-def _seen(path: Path) -> tuple[float, bytes] | None:
-    """Time and id of an object.  Other processes may remove it, and people may add files."""
-    try:
-        if path.suffix == _OBJECT:
-            return path.stat().st_mtime, bytes.fromhex(path.stem)
-        if path.suffix == _TEMPORARY and path.stat().st_mtime < time.time() - _ABANDONED_AFTER_S:
-            path.unlink()
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def _fill(file: int, buffer: memoryview) -> bool:
