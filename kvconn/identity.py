@@ -33,10 +33,6 @@ FORMAT_VERSION = 1
 Key = bytes
 """Names one chunk's content; opaque to a backend."""
 
-Encodable = (
-    None | bool | int | float | str | bytes | Iterable["Encodable"] | Mapping[str, "Encodable"]
-)
-
 
 def _encode(value: object, into: list[bytes]) -> None:
     """Append the typed, length-prefixed form of ``value``; a type without one is a TypeError."""
@@ -45,19 +41,21 @@ def _encode(value: object, into: list[bytes]) -> None:
     elif isinstance(value, bool):
         into.append(b"T" if value else b"F")
     elif isinstance(value, int):
-        _framed(b"i", str(int(value)).encode(), into)
+        _framed(b"i", b"%x" % int(value), into)  # hex: CPython limits the length of decimals
     elif isinstance(value, float):
         into.append(b"d" + struct.pack("<d", value))
     elif isinstance(value, str):
-        _framed(b"s", value.encode(), into)
+        # JSON can carry a lone surrogate into a salt; it is a name like any other.
+        _framed(b"s", value.encode("utf-8", "surrogatepass"), into)
     elif isinstance(value, bytes | bytearray | memoryview):
         _framed(b"b", bytes(value), into)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         _sequence(b"m", [part for pair in sorted(value.items()) for part in pair], into)
     elif isinstance(value, tuple | list):
         _sequence(b"l", value, into)
     else:
-        msg = f"cannot name content of type {type(value).__name__}: pass bytes, str, int or tuples"
+        what = type(value).__name__
+        msg = f"cannot name content of type {what}: pass bytes, str, numbers or tuples"
         raise TypeError(msg)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvconn.identity import Key
 from kvconn.types import Request
@@ -32,7 +33,7 @@ class RequestState:
         return (
             old.skip_reading_prefix_cache == request.skip_reading_prefix_cache
             and old.skip_writing_prefix_cache == request.skip_writing_prefix_cache
-            and old.params == request.params
+            and _equal(old.params, request.params)
         )
 
     def remember_failed(self, keys: Iterable[Key]) -> None:
@@ -43,3 +44,11 @@ class RequestState:
         """``keys`` up to the first that failed for this request."""
         failed = self.failed or ()
         return keys[: next((i for i, key in enumerate(keys) if key in failed), len(keys))]
+
+
+def _equal(params: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Arrays among them may refuse to say; then policies are asked again."""
+    try:
+        return bool(params == others)
+    except Exception:  # noqa: BLE001 - whatever an engine's objects raise
+        return False

@@ -118,7 +118,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False)
 
     @staticmethod
     def from_bytes(wire: bytes) -> Transfer:
-        """The inverse of :meth:`to_bytes`; raises ``msgspec.ValidationError`` on other bytes."""
+        """The inverse of :meth:`to_bytes`; raises ``msgspec.DecodeError`` on other bytes."""
         return _DECODER.decode(wire)
 
 

@@ -124,9 +124,7 @@ class PlainIndex:
             idle = len(evicted) + sum(not chunk.pins for chunk in self.ready.values())
         return evicted
 
-    def stored(
-        self, chunks: list[Chunk], verdicts: list[bool]
-    ) -> tuple[list[bytes], list[bytes]]:
+    def stored(self, chunks: list[Chunk], verdicts: list[bool]) -> tuple[list[bytes], list[bytes]]:
         kept, lost = [], []
         for chunk, good in zip(chunks, verdicts, strict=True):
             if self.writing.get(chunk.key) is chunk:
@@ -222,9 +220,7 @@ class IndexMachine(RuleBasedStateMachine):
     def open(self, capacity: int) -> None:
         self.clock = Clock()
         policy = self.eviction(capacity)
-        self.index = ChunkIndex(
-            capacity, policy, lease_seconds=LEASE_SECONDS, clock=self.clock
-        )
+        self.index = ChunkIndex(capacity, policy, lease_seconds=LEASE_SECONDS, clock=self.clock)
         self.plain = PlainIndex(capacity)
         self.running: list[Move] = []
         for order in vars(policy).values():
@@ -270,9 +266,7 @@ class IndexMachine(RuleBasedStateMachine):
         chunks = self.plain.take(owner, keys, len(entries))
         return self._runs(keys[: len(entries)], entries, chunks)
 
-    def _runs(
-        self, keys: list[bytes], entries: list[int], chunks: list[Chunk]
-    ) -> Move | None:
+    def _runs(self, keys: list[bytes], entries: list[int], chunks: list[Chunk]) -> Move | None:
         if not entries:
             return None
         move = Move(keys, entries, chunks)

@@ -101,9 +101,7 @@ class Shelf:
         self.lies: dict[str, Callable[[Any], Any]] = {}
         """By method: what makes of its honest answer the one that is given; may raise."""
         self._held: dict[str, threading.Event] = {}
-        self._entered: dict[str, threading.Semaphore] = defaultdict(
-            lambda: threading.Semaphore(0)
-        )
+        self._entered: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(0))
 
     def hold(self, method: str) -> None:
         """Let calls of ``method`` hang until :meth:`let_go`."""
@@ -425,9 +423,7 @@ class Opener:
     ) -> Rig:
         geometry = Geometry(BLOCK_TOKENS, LAYERS * PAGE_BYTES, BLOCKS_PER_CHUNK, ranks)
         make = self.case.configure(chunks, geometry, self.path, self.shelf)
-        rig = Rig(
-            make, geometry, namespace, list(policies), settings or Settings(), strict, wrap
-        )
+        rig = Rig(make, geometry, namespace, list(policies), settings or Settings(), strict, wrap)
         self.stack.callback(rig.close)
         return rig
 

@@ -599,9 +599,7 @@ def test_F2_one_bad_object_does_not_spoil_the_others(open_shelf, shelf, keys):
 
 @pytest.mark.parametrize("rows", [[], [[0, 1]], [[0, 1]] * 9, [[0]] * 8, [[0, 10**6]] * 8])
 @pytest.mark.parametrize("loading", [False, True])
-def test_F2_rows_that_do_not_fit_fail_the_transfer_and_leak_no_slot(
-    open_rig, keys, rows, loading
-):
+def test_F2_rows_that_do_not_fit_fail_the_transfer_and_leak_no_slot(open_rig, keys, rows, loading):
     rig = open_rig()
     free = rig.workers[0].pool.free
     if loading:

@@ -279,9 +279,7 @@ def test_R5_nothing_of_it_is_there_for_others(open_rig, keys):
 
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("others_first", [False, True])
-def test_R6_no_policy_grants_reading_to_a_skipping_request(
-    open_memory, keys, kind, others_first
-):
+def test_R6_no_policy_grants_reading_to_a_skipping_request(open_memory, keys, kind, others_first):
     policies = [("prefix_skip", PrefixSkipPolicy(PluginConfig())), hostile(kind)]
     if others_first:
         policies.reverse()
@@ -354,9 +352,7 @@ def test_R6_every_policy_is_asked_about_everything_whatever_others_answered(open
 def test_R6_a_policy_that_raises_from_permit_denies_both_and_no_life_cycle_call(
     open_memory, keys, error
 ):
-    rig = open_memory(
-        policies=[("raises", Raises("permit", error=error))], wrap=CountingBackend
-    )
+    rig = open_memory(policies=[("raises", Raises("permit", error=error))], wrap=CountingBackend)
     rig.scheduler.request_started(PLAIN)
     assert rig.scheduler.lookup(PLAIN, keys) == 0
     assert rig.scheduler.prepare_load(PLAIN, keys) is None

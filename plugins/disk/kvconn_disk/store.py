@@ -46,7 +46,7 @@ class DiskStore(BlockStore):
         """Make the namespace's directory; a ``ConfigurationError`` when that cannot be."""
         self._home = Path(self.config.path) / namespace.digest.hex()
         try:
-            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(self._home)
             description = json.dumps(namespace.describe(), indent=2, default=str)
             self._write(self._home / "namespace.json", memoryview(description.encode()))
         except OSError as error:
@@ -75,10 +75,12 @@ class DiskStore(BlockStore):
             # Others share the directory: a file may be gone by now, or be none of ours.
             with suppress(OSError, ValueError):
                 written = path.stat().st_mtime
-                if path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
+                if path.suffix == _OBJECT:
+                    name = bytes.fromhex(path.stem)
+                    if path == self._path(name):  # else nobody would find it
+                        found.append((written, name))
+                elif path.suffix == _TEMPORARY and written < time.time() - _ABANDONED_AFTER_S:
                     path.unlink()
-                elif path.suffix == _OBJECT:
-                    found.append((written, bytes.fromhex(path.stem)))
         return [name for _, name in sorted(found)]
 
     def _path(self, name: bytes) -> Path:
@@ -111,7 +113,7 @@ class DiskStore(BlockStore):
         try:
             file = os.open(temporary, flags, 0o600)
         except FileNotFoundError:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(path.parent)
             file = os.open(temporary, flags, 0o600)
         try:
             try:
@@ -123,6 +125,13 @@ class DiskStore(BlockStore):
         except BaseException:
             _succeeds(os.unlink, temporary)
             raise
+
+
+def _make_private(directory: Path) -> None:
+    """``mkdir -p`` whose every directory is its owner's alone: ``parents=True`` ignores a mode."""
+    if not directory.parent.exists():
+        _make_private(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _fill(file: int, buffer: memoryview) -> bool:

@@ -65,10 +65,10 @@ class NullBackend(Backend):
             id=new_transfer_id(),
             kind=TransferKind.STORE,
             request_id=request.id,
-            keys=tuple(keys),
+            keys=tuple(dict.fromkeys(keys)),
             timeout_s=seconds_left(request.deadline, self.settings.transfer_timeout_s),
         )
-        self._storing += len(keys)
+        self._storing += len(transfer.keys)
         return StorePlan(transfer.keys, transfer)
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
