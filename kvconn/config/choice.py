@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
-from kvconn.backend import PluginConfig  # noqa: TC001 - pydantic reads the annotation
+from kvconn.backend import PluginConfig
 from kvconn.config.options import option_names, validate
 from kvconn.config.urls import ParsedURL, check_name, parse_url
 from kvconn.errors import BrokenPlugin, ConfigurationError

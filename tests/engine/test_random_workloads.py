@@ -91,7 +91,7 @@ def run(url, shape, asynchronous, wrap, workload):
     pending=st.sampled_from([0.0, 0.2]),
     workload=st.lists(actions, min_size=12, max_size=40),
 )
-def test_memory_that_is_late_or_fails(  # noqa: PLR0917 - given by name
+def test_memory_that_is_late_or_fails(
     shape, asynchronous, seed, chunks, failures, pending, workload
 ):
     random = Random(seed)
