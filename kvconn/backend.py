@@ -71,8 +71,11 @@ class WorkerSide(Protocol):
     def poll(self) -> Sequence[tuple[int, Verdicts]]:
         """``(transfer id, verdicts)`` of every transfer that ended since the last call."""
 
-    def flush(self, transfer_ids: Iterable[int]) -> None:
-        """Return when the pages that these stores read may be overwritten."""
+    def flush(self, transfer_ids: Iterable[int], deadline: float) -> bool:
+        """Return when the pages that these stores read may be overwritten.
+
+        ``False`` when ``deadline`` seconds passed before: these stores then count as failed.
+        """
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Return when these transfers have ended, or after ``deadline`` seconds.

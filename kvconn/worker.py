@@ -55,6 +55,8 @@ class WorkerConnector:
         self._doubtful: set[int] = set()
         """Stores whose pages may have been written over while they were read."""
         self._ended: list[tuple[int, Verdicts]] = []
+        self._silent = False
+        """The backend let a load's time pass without a word: it is called no more."""
         self._closed = False
 
     def submit(self, transfer: Transfer, blocks: BlockRows) -> None:
@@ -64,7 +66,7 @@ class WorkerConnector:
         """
         self._running[transfer.id] = transfer
         self._deadlines[transfer.id] = time.monotonic() + transfer.timeout_s + _GRACE_S
-        if self._closed:
+        if self._closed or self._silent:
             self._end(transfer.id, [])
             return
         try:
@@ -76,7 +78,7 @@ class WorkerConnector:
 
     def poll(self) -> list[tuple[int, Verdicts]]:
         """``(transfer id, one verdict per key)`` of what ended since the last call."""
-        reports: list[Any] = self._guard.call_for(
+        reports: list[Any] = [] if self._silent else self._guard.call_for(
             list, self._side.poll, otherwise=[], consequence="its transfers go on"
         )
         for report in reports:
@@ -90,24 +92,42 @@ class WorkerConnector:
         return ended
 
     def _give_up(self) -> None:
-        """Fail what the backend has said nothing about for too long (F3)."""
+        """Fail what the backend has said nothing about for too long (F3).
+
+        A load that it is silent about may still be copied into pages, which happens when the
+        backend is called and only then: so it is called no more, until a new connector is opened.
+        """
         now = time.monotonic()
         for transfer_id in [id_ for id_, ends in self._deadlines.items() if ends <= now]:
             silence = TimeoutError(f"nothing was heard of transfer {transfer_id}")
-            self._guard.failed("poll", silence, "the transfer failed")
-            self._end(transfer_id, [])
+            if self._running[transfer_id].kind is TransferKind.LOAD:
+                self._silent = True
+                self._guard.failed("poll", silence, "it is out of service until a restart")
+            else:
+                self._guard.failed("poll", silence, "the transfer failed")
+                self._end(transfer_id, [])
+        if self._silent:
+            for transfer_id in list(self._running):
+                self._end(transfer_id, [])
 
-    def flush(self, transfer_ids: Iterable[int]) -> None:
-        """Return when the pages that these stores read may be overwritten."""
+    def flush(self, transfer_ids: Iterable[int], deadline: float = 5.0) -> None:
+        """Return when the pages that these stores read may be overwritten.
+
+        After ``deadline`` seconds they may be all the same, and the stores have failed.
+        """
         ids = list(transfer_ids)
         try:
-            self._side.flush(ids)
+            if not self._silent and self._side.flush(ids, deadline) is False:
+                msg = f"{deadline} s passed"
+                raise TimeoutError(msg)
         except Exception as error:  # noqa: BLE001 - F2
             self._guard.failed("flush", error, "the stores failed")
             self._doubtful.update(id_ for id_ in ids if id_ in self._running)
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Return when these transfers have ended, or after ``deadline`` seconds."""
+        if self._silent:
+            return
         self._guard.call(
             self._side.wait, list(transfer_ids), deadline,
             otherwise=None, consequence="not waited for",

@@ -13,9 +13,27 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+from kvconn.registry import BACKENDS, available
+
 _numbers = itertools.count()
 
 Install = Callable[..., str]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs(backend, ...): skipped where one of these backends is not installed"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    there = available(BACKENDS)
+    for item in items:
+        for marker in item.iter_markers("needs"):
+            for name in marker.args:
+                if name not in there:
+                    reason = f"the backend {name} is not installed: pip install kvconn-{name}"
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ def main(*arguments: str) -> None:
     """Install what ``plugins/`` holds; a plugin that is not there is not missed."""
     folders = [ROOT] if "--core" in arguments else []
     folders += sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    command: list[str | Path] = [*pip, "-c", ROOT / "constraints.txt"]
     for folder in folders:
         command += ["--editable", folder]
     subprocess.run(command, check=True)  # noqa: S603 - own arguments

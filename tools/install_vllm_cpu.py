@@ -36,7 +36,7 @@ def requirements(wheel: Path) -> list[str]:
     with ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
-    environment = {**default_environment(), "extra": ""}
+    environment: dict[str, str] = {**default_environment(), "extra": ""}  # type: ignore[dict-item] # all are str
     wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     return [
         str(Requirement(f"{r.name}{_extras(r)}{r.specifier}"))

@@ -47,13 +47,14 @@ class StoreConfig(PluginConfig):
 class BlockStoreBackend(IndexedBackend):
     """A scheduler-side index over what workers put into a store.
 
-    The store is also opened in the scheduler process: to find what an earlier process left, and
-    to empty it on ``reset``.  Everything else is known from completions.
+    The store is also opened in the scheduler process: to find what an earlier process left, to
+    empty it on ``reset``, and to delete what came to nothing when no store comes that takes the
+    deletion along.  Everything else is known from completions.
     """
 
     pinned: ClassVar[bool] = False
     Store: ClassVar[type[BlockStore]]
-    Config = StoreConfig
+    Config: ClassVar[type[PluginConfig]] = StoreConfig
     config: StoreConfig
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
@@ -161,7 +162,8 @@ class BlockStoreBackend(IndexedBackend):
         idle = not self._index.reservations  # else the next store takes them along
         if self._unwanted and idle and not self._is_emptying() and not self._is_sweeping():
             self._swept = frozenset(self._take_unwanted())
-            self._sweeping = Background(partial(self._delete, self._swept), "sweep")
+            if self._swept:
+                self._sweeping = Background(partial(self._delete, self._swept), "sweep")
 
     def _delete(self, keys: Iterable[Key]) -> None:
         """Every shard of ``keys``."""

@@ -92,12 +92,12 @@ class SlowWorker:
                 self._start(queued.transfer.id)
         return [(id_, [v and not self._fails() for v in said]) for id_, said in self._inner.poll()]
 
-    def flush(self, transfer_ids: Iterable[int]) -> None:
+    def flush(self, transfer_ids: Iterable[int], deadline: float) -> bool:
         """Read the pages now."""
         wanted = list(transfer_ids)
         for id_ in wanted:
             self._start(id_)
-        self._inner.flush(wanted)
+        return self._inner.flush(wanted, deadline)
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Now, then."""

@@ -12,7 +12,14 @@ from kvconn.engine.content import BlockContent
 from kvconn.policies.prefix_skip import PrefixSkipPolicy
 from kvconn.testing.counting import CountingBackend
 
-BACKENDS = ["cpu://?capacity=8MiB", "disk://{path}?capacity=16MiB", "null://"]
+BACKENDS = [
+    pytest.param(url, id=name, marks=pytest.mark.needs(name))
+    for name, url in {
+        "cpu": "cpu://?capacity=8MiB",
+        "disk": "disk://{path}?capacity=16MiB",
+        "null": "null://",
+    }.items()
+]
 QUICK = ["--page-bytes", "64", "--layers", "2", "--limit", "120"]
 
 
@@ -57,7 +64,7 @@ def trace(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=["cpu", "disk", "null"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scheduling", [(), ("--async-scheduling",)], ids=["sync", "async"])
 def test_a_good_backend_is_good(replay, backend, scheduling, tmp_path):
     backend = backend.format(path=tmp_path)
@@ -75,6 +82,7 @@ def test_a_good_backend_is_good(replay, backend, scheduling, tmp_path):
     assert tier["loaded_bytes"] == tier["hits"] * 2 * 64
 
 
+@pytest.mark.needs("cpu")
 def test_the_document_has_what_was_promised(replay):
     _, found = replay()
     assert {
@@ -89,6 +97,7 @@ def test_the_document_has_what_was_promised(replay):
     assert 0 < found["lookup_us"]["p50"] <= found["lookup_us"]["p99"]
 
 
+@pytest.mark.needs("cpu")
 def test_every_block_comes_from_somewhere(replay):
     _, found = replay("--skip-fraction", "0.3")
     blocks = found["blocks"]
@@ -97,12 +106,14 @@ def test_every_block_comes_from_somewhere(replay):
     assert found["hit_rate"] == hits / blocks["queried"]
 
 
+@pytest.mark.needs("cpu")
 def test_the_seed_decides_who_skips(replay):
     shares = ["--skip-fraction", "0.5", "--seed"]
     first, again, other = (replay(*shares, seed)[1]["skip"] for seed in ("1", "1", "2"))
     assert first == again != other
 
 
+@pytest.mark.needs("cpu")
 def test_requests_that_skip_compute_every_block_of_theirs(kvconn, trace):
     path = trace([1, 2, 3], [1, 2, 3], [1, 2, 3])
     status, out, _ = kvconn("replay", path, "--json", "--skip-fraction", "1")
@@ -115,12 +126,14 @@ def test_requests_that_skip_compute_every_block_of_theirs(kvconn, trace):
     }  # fmt: skip
 
 
+@pytest.mark.needs("cpu")
 def test_a_block_is_stored_only_as_part_of_a_whole_chunk(kvconn, trace):
     path = trace([1, 2, 3, 4], [9])
     _, out, _ = kvconn("replay", path, "--json", "--blocks-per-chunk", "3")
     assert json.loads(out)["blocks"]["accepted"] == 3
 
 
+@pytest.mark.needs("cpu")
 def test_a_wrong_byte_ends_with_1(replay, monkeypatch):
     write = BlockContent.write
 
@@ -135,6 +148,7 @@ def test_a_wrong_byte_ends_with_1(replay, monkeypatch):
     assert found["wrong_blocks"] > 0
 
 
+@pytest.mark.needs("cpu")
 def test_a_skip_that_is_not_kept_ends_with_1(replay, monkeypatch):
     monkeypatch.setattr(PrefixSkipPolicy, "permit", lambda self, request: None)
     status, found = replay("--skip-fraction", "0.5")
@@ -143,6 +157,7 @@ def test_a_skip_that_is_not_kept_ends_with_1(replay, monkeypatch):
     assert found["wrong_blocks"] == 0
 
 
+@pytest.mark.needs("cpu")
 def test_a_lease_that_nobody_gives_up_ends_with_1(replay, monkeypatch):
     monkeypatch.setattr(CountingBackend, "prepare_load", lambda self, request, keys: None)
     monkeypatch.setattr(CountingBackend, "release", lambda self, request: None)
@@ -152,6 +167,7 @@ def test_a_lease_that_nobody_gives_up_ends_with_1(replay, monkeypatch):
     assert found["leaks"]["leases"] > 0
 
 
+@pytest.mark.needs("cpu")
 def test_a_transfer_that_never_ends_is_a_leak_and_no_hang(replay, monkeypatch):
     monkeypatch.setattr("kvconn.engine.replay._PATIENCE_S", 0.2)
     monkeypatch.setattr(engine_module.Engine, "_hear", lambda self: None)
@@ -166,8 +182,12 @@ def test_a_transfer_that_never_ends_is_a_leak_and_no_hang(replay, monkeypatch):
     [
         (["--backend", "cpu://?capacity=8MiB", "--backend", "null://"], "tiers"),
         (["--backend", "nosuch://"], "nosuch"),
-        (["--backend", "cpu://?capacity=1KiB"], "capacity"),
-        (["--backend", "cpu://?capcity=1MiB"], "capcity"),
+        pytest.param(
+            ["--backend", "cpu://?capacity=1KiB"], "capacity", marks=pytest.mark.needs("cpu")
+        ),
+        pytest.param(
+            ["--backend", "cpu://?capcity=1MiB"], "capcity", marks=pytest.mark.needs("cpu")
+        ),
         (["--page-bytes", "100"], "multiple of 8"),
         (["--local-blocks", "3"], "--local-blocks"),
         (["--skip-fraction", "2"], "skip-fraction"),
@@ -190,6 +210,7 @@ def test_a_line_that_is_no_request_ends_with_2(kvconn, tmp_path):
     assert "line 1" in err
 
 
+@pytest.mark.needs("cpu")
 def test_people_see_a_table_and_no_progress_where_there_is_no_terminal(kvconn):
     status, out, err = kvconn("replay", *QUICK, "--skip-fraction", "0.1")
     assert status == 0
@@ -199,6 +220,7 @@ def test_people_see_a_table_and_no_progress_where_there_is_no_terminal(kvconn):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.needs("cpu")
 def test_what_went_wrong_is_marked(kvconn, monkeypatch):
     monkeypatch.setattr(BlockContent, "wrong", lambda self, blocks, keys: len(blocks))
     status, out, _ = kvconn("replay", *QUICK)

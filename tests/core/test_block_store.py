@@ -187,7 +187,7 @@ def test_pages_may_be_used_again_when_submit_returns(worker, store, pages):
     store.gate.clear()
     stored = transfer(TransferKind.STORE, keys(1))
     worker.submit(stored, [[0]])
-    worker.flush([stored.id])
+    assert worker.flush([stored.id], 1.0)
     pages[0] = 7
     store.gate.set()
     worker.wait([stored.id], 20)

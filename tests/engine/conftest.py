@@ -17,7 +17,7 @@ URLS = {
 KEEPS = {"cpu": True, "disk": True, "null": False}
 
 
-@pytest.fixture(params=sorted(URLS))
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.needs(name)) for name in sorted(URLS)])
 def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 

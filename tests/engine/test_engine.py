@@ -55,6 +55,7 @@ class OneBadLoad(CountingBackend):
 # -- what is loaded -----------------------------------------------------------------------
 
 
+@pytest.mark.needs("cpu")
 def test_what_the_engine_has_of_a_chunk_is_not_loaded_again(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous) as runner:
         flushed = [] if asynchronous else range(3)
@@ -65,18 +66,21 @@ def test_what_the_engine_has_of_a_chunk_is_not_loaded_again(asynchronous):
         assert runner.engine.figures.local_hits == 2
 
 
+@pytest.mark.needs("cpu")
 def test_a_partial_last_block_is_never_stored(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous) as runner:
         runner.run(range(11))
         assert runner.backend.plain.offers == 0
 
 
+@pytest.mark.needs("cpu")
 def test_what_a_request_may_not_write_is_not_offered(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous) as runner:
         runner.run(range(12), skip_writing=True)
         assert runner.backend.plain.offers == 0
 
 
+@pytest.mark.needs("cpu")
 def test_another_tenant_gets_nothing(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous) as runner:
         flushed = [] if asynchronous else range(3)
@@ -84,6 +88,7 @@ def test_another_tenant_gets_nothing(asynchronous):
         runner.run(range(12), salt="two", stored=range(3), flushed=flushed)
 
 
+@pytest.mark.needs("cpu")
 def test_an_answer_is_stored_when_it_fills_a_chunk(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous) as runner:
         first = runner.submit([1] * 5, answer=[2] * 8)
@@ -93,6 +98,7 @@ def test_an_answer_is_stored_when_it_fills_a_chunk(asynchronous):
         runner.run([1] * 5 + [2] * 8, loaded=range(3))
 
 
+@pytest.mark.needs("cpu")
 def test_tokens_that_were_never_sampled_are_not_stored():
     with open_runner(CPU, SHAPE, asynchronous=True) as runner:
         # The twelfth token would fill the chunk; the scheduler expects it and it does not come.
@@ -104,6 +110,7 @@ def test_tokens_that_were_never_sampled_are_not_stored():
 # -- transfers in flight ------------------------------------------------------------------
 
 
+@pytest.mark.needs("cpu")
 def test_blocks_are_not_used_again_before_their_store_has_read_them(asynchronous):
     shape = KVShape(num_blocks=3, block_tokens=4, blocks_per_chunk=3)
     with open_runner(CPU, shape, asynchronous=asynchronous, wrap=never) as runner:
@@ -115,6 +122,7 @@ def test_blocks_are_not_used_again_before_their_store_has_read_them(asynchronous
             runner.run(prompt, loaded=range(3))
 
 
+@pytest.mark.needs("cpu")
 def test_a_request_may_be_aborted_while_it_loads(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous, wrap=never) as runner:
         runner.submit(range(12))
@@ -130,6 +138,7 @@ def test_a_request_may_be_aborted_while_it_loads(asynchronous):
         assert all(other.phase is Phase.ENDED for other in others)
 
 
+@pytest.mark.needs("cpu")
 def test_a_request_may_be_preempted_while_it_loads_and_looks_up_again(asynchronous):
     with open_runner(CPU, SHAPE, asynchronous=asynchronous, wrap=never) as runner:
         runner.submit(range(12))
@@ -145,6 +154,7 @@ def test_a_request_may_be_preempted_while_it_loads_and_looks_up_again(asynchrono
         assert runner.engine.figures.computed == 3  # by the first request alone
 
 
+@pytest.mark.needs("cpu")
 def test_an_answer_that_runs_out_of_blocks_takes_those_of_a_later_request(asynchronous):
     shape = KVShape(num_blocks=8, block_tokens=2, blocks_per_chunk=1)
     with open_runner(CPU, shape, asynchronous=asynchronous) as runner:
@@ -161,6 +171,7 @@ def test_an_answer_that_runs_out_of_blocks_takes_those_of_a_later_request(asynch
 
 
 @pytest.mark.parametrize("key", [0, 1])
+@pytest.mark.needs("cpu")
 def test_what_fails_to_load_is_computed_with_all_after_it(asynchronous, key):
     wrap = partial(OneBadLoad, key=key)
     with open_runner(CPU, SHAPE, asynchronous=asynchronous, wrap=wrap) as runner:
@@ -177,6 +188,7 @@ def test_what_fails_to_load_is_computed_with_all_after_it(asynchronous, key):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.needs("cpu")
 def test_a_key_that_one_rank_did_not_load_was_not_loaded(asynchronous, rank):
     wrap = partial(OneBadLoad, rank=rank)
     with open_runner(CPU, PAIR, asynchronous=asynchronous, wrap=wrap) as runner:
@@ -198,6 +210,7 @@ def test_each_rank_loads_its_own_bytes(url, keeps, asynchronous):
             runner.run(range(12), loaded=range(3))
 
 
+@pytest.mark.needs("cpu")
 def test_a_backend_that_never_knows_costs_patience_and_no_more():
     class NeverSure(CountingBackend):
         def lookup(self, request, keys):
@@ -213,6 +226,7 @@ def test_a_backend_that_never_knows_costs_patience_and_no_more():
         assert runner.engine.figures.computed == 6
 
 
+@pytest.mark.needs("cpu")
 def test_a_drain_has_a_deadline(monkeypatch):
     monkeypatch.setattr(SlowWorker, "wait", lambda self, ids, deadline: None)
     with open_runner(CPU, SHAPE, asynchronous=True, wrap=never) as runner:
@@ -224,6 +238,7 @@ def test_a_drain_has_a_deadline(monkeypatch):
 # -- requests that cannot be ----------------------------------------------------------------
 
 
+@pytest.mark.needs("cpu")
 def test_a_request_that_could_never_get_its_blocks_is_refused():
     with (
         open_runner(CPU, SHAPE) as runner,
@@ -232,6 +247,7 @@ def test_a_request_that_could_never_get_its_blocks_is_refused():
         runner.submit(range(4 * 16), answer=[0])
 
 
+@pytest.mark.needs("cpu")
 def test_a_request_that_is_there_already_is_refused():
     with open_runner(CPU, SHAPE) as runner:
         request = runner.submit(range(4))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ SUBMIT, ABORT, PREEMPT, RESET_LOCAL, RESET_BACKEND = range(5)
 def shapes(draw):
     blocks_per_chunk = draw(st.sampled_from([1, 2, 3, 16]))
     return KVShape(
-        num_blocks=draw(st.integers(20, 40)),
+        num_blocks=draw(st.integers(24, 40)),
         block_tokens=draw(st.sampled_from([1, 2, 4])),
         layers=draw(st.integers(1, 3)),
         page_bytes=draw(st.sampled_from([128, 256])),
@@ -82,6 +83,7 @@ def run(url, shape, asynchronous, wrap, workload):
 
 
 @settings(max_examples=100, deadline=None)
+@pytest.mark.needs("cpu")
 @given(
     shape=shapes(),
     asynchronous=st.booleans(),
@@ -103,6 +105,7 @@ def test_memory_that_is_late_or_fails(
     run(url, shape, asynchronous, wrap, workload)
 
 
+@pytest.mark.needs("disk")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shape=shapes(),

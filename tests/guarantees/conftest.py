@@ -82,8 +82,8 @@ class MemoryWorker:
         ended, self.ended = self.ended, []
         return ended
 
-    def flush(self, transfer_ids):
-        pass
+    def flush(self, transfer_ids, deadline):
+        return True
 
     def wait(self, transfer_ids, deadline):
         pass
@@ -105,6 +105,7 @@ class Shelf:
 
     def hold(self, method: str) -> None:
         """Let calls of ``method`` hang until :meth:`let_go`."""
+        self._entered[method]  # made here, or two threads could each make one of their own
         self._held[method] = threading.Event()
 
     def let_go(self, *methods: str) -> None:

@@ -354,6 +354,12 @@ def test_K2_bytes_that_are_no_name_are_refused_and_nothing_else_is(name):
     assert object_id(*parts) == name
 
 
+@pytest.mark.parametrize("length", [0, 21, 22, 22 + DIGEST_BYTES - 1])
+def test_K2_a_name_without_a_whole_key_is_refused(length):
+    with pytest.raises(ValueError, match="too short for an object's name"):
+        parse_object_id(object_id(SPACE.digest, 0, Shard(), content_key("a"))[:length])
+
+
 @pytest.mark.parametrize(("index", "count"), [(0, 0), (1, 1), (-1, 2), (2, 2)])
 def test_K2_a_shard_that_does_not_exist_is_refused(index, count):
     with pytest.raises(ValueError, match="does not exist: count from 0"):
@@ -400,6 +406,17 @@ def test_K2_chunks_of_another_number_of_shards_are_a_miss(open_store, keys, rank
     leave_behind(open_store, keys, ranks=ranks)
     assert open_store(ranks=others).hits(keys) == 0
     assert open_store(ranks=ranks).hits(keys) == len(keys)
+
+
+def test_K2_shards_of_two_divisions_never_make_up_a_chunk(open_shelf, shelf, keys):
+    leave_behind(open_shelf, keys, ranks=1)
+    leave_behind(open_shelf, keys, ranks=2)
+    for name in list(shelf.objects):
+        if parse_object_id(name)[2] == Shard(1, 2):
+            del shelf.objects[name]
+    rig = open_shelf(ranks=2)
+    assert rig.hits(keys) == 0
+    assert rig.scheduler.collect_stats()["entries"] == 0
 
 
 def test_K2_each_rank_gets_its_own_shard_back(open_store, keys):

@@ -75,6 +75,7 @@ def test_L1_the_next_lookup_replaces_the_lease(open_rig, keys):
     rig = open_rig(chunks=4)
     rig.store(PLAIN, keys[:4])
     assert rig.scheduler.lookup(READER, keys[:4]) == 4
+    rig.fill(1)  # in vain: all is leased
     assert rig.scheduler.lookup(READER, keys[2:4]) == 2
     assert rig.held()["leases"] == 1
     rig.fill(2)
@@ -83,11 +84,13 @@ def test_L1_the_next_lookup_replaces_the_lease(open_rig, keys):
 
 
 def test_L1_a_miss_replaces_it_too(open_rig, keys):
-    rig = open_rig()
+    rig = open_rig(chunks=4)
     rig.store(PLAIN, keys[:4])
     rig.scheduler.lookup(READER, keys)
     assert rig.scheduler.lookup(READER, keys[4:]) == 0
     assert "leases" not in rig.held()
+    rig.fill(4)
+    assert rig.hits(keys) == 0
 
 
 def test_L1_asking_again_in_every_step_holds_one_lease(open_rig, keys):

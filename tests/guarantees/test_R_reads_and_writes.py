@@ -398,6 +398,13 @@ def test_R6_nonsense_from_permit_denies(open_memory, keys, answer):
     assert rig.store(PLAIN, keys).accepted == ()
 
 
+def test_R6_only_true_allows(open_memory, keys):
+    rig = open_memory(policies=[hostile(GrantsWithAnything)])
+    assert rig.store(PLAIN, keys).accepted == ()
+    assert rig.scheduler.prepare_load(PLAIN, keys) is None
+    assert rig.scheduler.stats.refused_loads == rig.scheduler.stats.refused_stores == 1
+
+
 @pytest.mark.parametrize("answer", [-5, float("nan"), float("inf"), "many", object()])
 def test_R6_nonsense_from_accept_is_at_most_what_was_found(open_rig, keys, answer):
     class Nonsense(Policy):

@@ -78,6 +78,7 @@ def run_engine(model, tmp_path_factory):
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "TORCHDYNAMO_DISABLE": "1",  # compiling a ranking of logprobs takes 20 seconds
+            **({"OMP_NUM_THREADS": "1"} if "tensor_parallel_size" in engine else {}),
         }
         ended = subprocess.run(  # noqa: S603 - our own script
             [sys.executable, HERE / "scenario.py", plant / "spec", plant / "answers"],

@@ -36,10 +36,10 @@ class CpuWorker:
             del self._running[id_]
         return ended
 
-    def flush(self, transfer_ids: Iterable[int]) -> None:
-        for id_ in transfer_ids:
-            if id_ in self._running:
-                self._running[id_][0].wait()
+    def flush(self, transfer_ids: Iterable[int], deadline: float) -> bool:
+        ids = list(transfer_ids)
+        self.wait(ids, deadline)
+        return all(self._running[id_][0].done() for id_ in ids if id_ in self._running)
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         ends = time.monotonic() + deadline

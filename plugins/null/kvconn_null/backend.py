@@ -94,8 +94,9 @@ class NullWorker:
         ended, self._ended = self._ended, []
         return ended
 
-    def flush(self, transfer_ids: Iterable[int]) -> None:
+    def flush(self, transfer_ids: Iterable[int], deadline: float) -> bool:
         """No page is read."""
+        return True
 
     def wait(self, transfer_ids: Iterable[int], deadline: float) -> None:
         """Every transfer has ended when ``submit`` returns."""
