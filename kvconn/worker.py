@@ -78,9 +78,11 @@ class WorkerConnector:
 
     def poll(self) -> list[tuple[int, Verdicts]]:
         """``(transfer id, one verdict per key)`` of what ended since the last call."""
-        reports: list[Any] = [] if self._silent else self._guard.call_for(
-            list, self._side.poll, otherwise=[], consequence="its transfers go on"
-        )
+        reports: list[Any] = []
+        if not self._silent:
+            reports = self._guard.call_for(
+                list, self._side.poll, otherwise=[], consequence="its transfers go on"
+            )
         for report in reports:
             try:
                 transfer_id, verdicts = report

@@ -247,6 +247,15 @@ def test_a_missing_object_is_a_verdict_and_changes_no_page(worker, pages):
     assert torch.equal(pages, before)
 
 
+@pytest.mark.parametrize("rows", [[], [[0]], [[0], [BLOCKS]], [[0, 1], [2, 3]]])
+def test_rows_that_do_not_fit_fail_a_load_and_leak_no_slot(worker, pages, pool, rows):
+    run(worker, transfer(TransferKind.STORE, keys(2)), [[0], [1]])
+    pages.zero_()
+    assert not all(run(worker, transfer(TransferKind.LOAD, keys(2)), rows))
+    assert pool.free == 4
+    assert not pages[1:].any()
+
+
 def test_a_broken_object_is_removed(worker, store):
     run(worker, transfer(TransferKind.STORE, keys(2)), [[0], [1]])
     name = next(name for name in store.objects if name.endswith(keys(1)[0]))

@@ -625,6 +625,16 @@ def test_F9_close_may_be_called_twice_and_says_that_nothing_was_left(open_any, k
     assert rig.close() == []
 
 
+def test_F9_the_backend_is_closed_once(open_memory, faults, at_the_scheduler):
+    rig = open_memory(wrap=at_the_scheduler)
+    closed = []
+    faults["close"] = lambda honest, deadline: closed.append(deadline)
+    for _ in range(3):
+        rig.scheduler.close(5.0)
+    assert len(closed) == 1
+    assert 0 < closed[0] <= 5.0
+
+
 def test_F9_close_says_which_transfers_nobody_completed(open_any, keys):
     rig = open_any()
     transfer = rig.scheduler.prepare_store(PLAIN, keys).transfer
