@@ -197,11 +197,10 @@ class PlainARC:
         return victims
 
 
-NUMBERS = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True)
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["use", "use", "use", "refresh", "pin", "unpin", "drop"]), NUMBERS),
-    max_size=40,
-)
+# A few numbers often, so that they come back; more than a cache and its ghosts hold in all.
+NUMBERS = st.lists(st.integers(0, 9) | st.integers(0, 19), min_size=1, max_size=4, unique=True)
+WHAT = st.sampled_from(["use"] * 6 + ["refresh", "pin", "unpin", "drop"])
+STEPS = st.lists(st.tuples(WHAT, NUMBERS), min_size=20, max_size=60)
 
 
 class Compared:

@@ -271,6 +271,7 @@ def test_a_load_that_never_got_a_slot_fails_at_its_deadline_and_takes_none(worke
 def test_a_quarantined_slot_is_free_when_the_hung_call_returns(worker, store, pool):
     store.open.clear()
     hung = submit(worker, TransferKind.STORE, *KEYS[:2], timeout_s=0.0)
+    assert store.began.acquire(timeout=20)
     assert verdicts(worker, hung) == {hung: [False, False]}
     assert [pool.free, pool.quarantined] == [2, 2]
     store.open.set()

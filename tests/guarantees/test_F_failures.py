@@ -667,6 +667,8 @@ def test_F9_close_returns_while_the_store_hangs_and_says_what_it_left(
         rig.scheduler.lookup(PLAIN, keys[:1])
         transfer = rig.begin_load(PLAIN, keys[:1])
     shelf.await_call(method)
+    assert rig.workers[0].close(0.05) == [transfer.id]
+    assert rig.workers[0].close(0.05) == [transfer.id]
     assert rig.close(0.05) == [transfer.id]
     assert shelf.calls["close"] == 1  # the scheduler side's; what hangs is still in use
     shelf.let_go()
@@ -709,3 +711,32 @@ def test_F9_a_transfer_given_to_a_closed_worker_failed(open_any, keys):
     worker.close(1.0)
     worker.submit(transfer, rig.rows(8))
     assert worker.poll() == [(transfer.id, [False] * 8)]
+
+
+# -- F5: what changed is a miss ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored: bytes([stored[0] ^ 1]) + stored[1:],
+        lambda stored: stored[:1500] + bytes([stored[1500] ^ 0x80]) + stored[1501:],
+        lambda stored: stored[:-1] + bytes([stored[-1] ^ 1]),
+        lambda stored: stored[:-1],
+        lambda stored: stored[1:],
+        lambda stored: b"\0" + stored[:-1],
+        lambda stored: bytes(len(stored)),
+        lambda stored: b"",
+    ],
+    ids=["first", "middle", "last", "short", "front gone", "shifted", "zeros", "empty"],
+)
+def test_F5_an_object_that_changed_is_a_miss_and_is_removed(open_shelf, shelf, keys, change):
+    rig = open_shelf()
+    rig.store(PLAIN, keys)
+    name = next(name for name in shelf.objects if name.endswith(keys[3]))
+    shelf.objects[name] = change(shelf.objects[name])
+    reader = Request("reader")
+    assert rig.scheduler.lookup(reader, keys) == 8
+    assert rig.load(reader, keys) == [i != 3 for i in range(8)]
+    assert rig.hits(keys) == 3
+    assert name not in shelf.objects

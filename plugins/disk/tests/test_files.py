@@ -91,7 +91,7 @@ def test_a_directory_that_was_there_keeps_its_mode(directory, open_store):
 # -- reading and writing -----------------------------------------------------------------------
 
 
-def test_what_was_put_is_there_and_the_rest_is_not(store):
+def test_what_was_put_is_there_and_the_rest_is_not(store, log_lines):
     assert store.put([NAME], [buffer(7)]) == [True]
     assert store.exists([NAME, OTHER]) == [True, False]
     assert read(store, NAME) == bytes(buffer(7))
@@ -99,6 +99,7 @@ def test_what_was_put_is_there_and_the_rest_is_not(store):
     assert store.delete([NAME, OTHER]) == [True, False]
     assert store.exists([NAME]) == [False]
     assert list(store.scan()) == []
+    assert log_lines() == []  # a miss is nothing to tell
 
 
 def test_another_namespace_has_another_directory(store, open_store):
