@@ -30,6 +30,10 @@ __all__ = ["CpuCopies"]
 SHARE_BYTES = 2 << 20
 """What a thread takes at a time, where a copy has several threads."""
 
+THREADS_FROM_BYTES = 512 << 10
+"""Chunk bytes below which one thread does all: with shorter calls the threads spend their time
+handing each other the interpreter lock, and two were slower than one."""
+
 
 class CpuCopies:
     """Copies that are finished when the call returns; ids are checked by the caller."""
@@ -37,6 +41,8 @@ class CpuCopies:
     def __init__(self, pool: HostPool, caches: KVCaches, threads: int) -> None:
         self._parts = list(parts_of(caches, pool)) if pool.slots else []
         self._share = max(1, SHARE_BYTES // caches.chunk_bytes)
+        if caches.chunk_bytes < THREADS_FROM_BYTES:
+            threads = 1
         self._threads = threads
         self._others = ThreadPoolExecutor(threads - 1, "kvconn-copy") if threads > 1 else None
 

@@ -4,6 +4,12 @@ import torch
 from kvconn.memory import Copier, HostPool, KVCaches, cpu
 
 
+@pytest.fixture(autouse=True)
+def _threads_for_small_chunks_too(monkeypatch):
+    """Small tensors are enough to see what several threads do to one copy."""
+    monkeypatch.setattr("kvconn.memory.cpu.THREADS_FROM_BYTES", 0)
+
+
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
 def threads(request):
     return request.param

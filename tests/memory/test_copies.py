@@ -298,6 +298,17 @@ def test_a_failure_in_another_thread_reaches_the_caller(open_copier, monkeypatch
         copier.gather([[b] for b in range(8)], list(range(8)))
 
 
+def test_small_chunks_are_copied_by_one_thread(open_copier, monkeypatch):
+    monkeypatch.setattr("kvconn.memory.cpu.THREADS_FROM_BYTES", 257)
+    threads = set()
+    monkeypatch.setattr(
+        "kvconn.memory.cpu._gather", lambda *_: threads.add(threading.current_thread())
+    )
+    _, _, copier = open_copier({"kv": torch.zeros(40, 64)}, num_blocks=40, threads=2)
+    copier.gather([[b] for b in range(8)], list(range(8)))
+    assert threads == {threading.main_thread()}
+
+
 @pytest.mark.parametrize("rows", [[[0], [1]], [[0, 1, 2], [3, 4, 5]]], ids=str)
 def test_rows_that_are_all_of_a_wrong_length_are_refused(rows, open_copier):
     _, _, copier = open_copier({"kv": torch.zeros(40, 64)}, num_blocks=40, blocks_per_chunk=2)
