@@ -127,7 +127,12 @@ def _show(found: dict[str, list[Row]], console: Console) -> None:
             f"{row['memcpy_gbps']:.1f}",
             _judged(row["ratio"], 0.45 if row["page_bytes"] < 16 << 10 else 0.6, more=True),
         )
-    calls = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Scheduler calls, beside dict.get")
+    calls = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title="Scheduler calls, beside dict.get",
+    )
     calls.add_column("op", no_wrap=True)
     for title in ("entries", "keys", "µs/key", "dict.get", "ratio", "reach", "longest"):
         calls.add_column(title, justify="right", no_wrap=True)
