@@ -21,6 +21,7 @@ from kvconn.identity import Namespace, Shard
 from kvconn.memory import KVCaches
 from kvconn.registry import PluginManager
 from kvconn.scheduler import SchedulerConnector
+from kvconn.secrets import conceal
 from kvconn.worker import WorkerConnector
 
 __all__ = ["Connector"]
@@ -47,6 +48,8 @@ class Connector:
         backend = build_backend(config.backend)
         self._backend = backend if wrap is None else wrap(backend)
         self._policies = build_policies(config)
+        for choice in (config.backend, *config.policies):
+            conceal(choice.options)
         self.plugins = PluginManager()
         """What is registered; the hooks are called on the bound methods, never through it."""
         self.plugins.register(self._backend, self.backend_name)

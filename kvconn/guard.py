@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from kvconn.secrets import without_secrets
 
 __all__ = ["Guard"]
 
@@ -39,12 +42,12 @@ class Guard:
             self._logged.add(kind)
         if not known:
             _log.warning(
-                "%s.%s raised %s: %s; this is logged once",
+                "%s.%s raised %s: %s; this is logged once%s",
                 self.name,
                 hook,
-                _described(error),
+                without_secrets(_described(error)),
                 consequence,
-                exc_info=error,
+                without_secrets(_traceback(error)),
             )
 
     def call(
@@ -75,6 +78,16 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
             self.failed(getattr(hook, "__name__", repr(hook)), error, consequence)
             return otherwise
+
+
+def _traceback(error: BaseException) -> str:
+    """Where it came from, on lines of its own; nothing for an error that was never raised."""
+    if error.__traceback__ is None:
+        return ""
+    try:
+        return "\n" + "".join(traceback.format_exception(error)).rstrip()
+    except Exception:  # noqa: BLE001 - formatting calls the plugin's code
+        return ""
 
 
 def _described(error: BaseException) -> str:

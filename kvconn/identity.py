@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "DIGEST_BYTES",
     "FORMAT_VERSION",
+    "MAX_KEY_BYTES",
     "Key",
     "Namespace",
     "Shard",
@@ -26,6 +27,9 @@ __all__ = [
 
 DIGEST_BYTES = 16
 """Length of every digest: 128 bits."""
+
+MAX_KEY_BYTES = 64
+"""Length of the longest key that an engine may hand in: 512 bits."""
 
 FORMAT_VERSION = 1
 """Version of the bytes inside a chunk; part of every namespace."""

@@ -52,7 +52,8 @@ class IndexedBackend(Backend):
         chunks = self.chunks_that_fit(geometry)
         if chunks < 1:
             msg = (
-                f"the capacity of {self.tier} does not hold one chunk of {geometry.slot_bytes} B "
+                f"the capacity of {self.tier} does not hold one chunk of "
+                f"{self.pool_size(geometry).slot_bytes} B "
                 f"on each of {geometry.ranks} ranks: raise capacity or lower blocks_per_chunk"
             )
             raise CapacityTooSmall(msg)

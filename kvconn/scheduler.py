@@ -17,7 +17,7 @@ from kvconn.errors import (
 from kvconn.gate import PolicyGate
 from kvconn.geometry import Geometry
 from kvconn.guard import Guard
-from kvconn.identity import DIGEST_BYTES, Key, Namespace
+from kvconn.identity import DIGEST_BYTES, MAX_KEY_BYTES, Key, Namespace
 from kvconn.policy import Policy
 from kvconn.requests import RequestState
 from kvconn.stats import ConnectorStats
@@ -329,15 +329,15 @@ class SchedulerConnector:
         """Whether ``keys`` are digests of one length; joining is the fastest look at all."""
         try:
             length = len(keys[0])
-            if length >= DIGEST_BYTES and len(b"".join(keys)) == length * len(keys):
+            fits = DIGEST_BYTES <= length <= MAX_KEY_BYTES
+            if fits and len(b"".join(keys)) == length * len(keys):
                 return True
         except TypeError:
             pass
-        wrong = next((k for k in keys if type(k) is not bytes or len(k) < DIGEST_BYTES), keys[0])
         self._misuse(
             WrongKey(
-                f"a key must be bytes, at least {DIGEST_BYTES} and all of one length, not "
-                f"{type(wrong).__name__}: make keys with kvconn.identity.content_key"
+                f"a key must be bytes, {DIGEST_BYTES} to {MAX_KEY_BYTES} of them and as many as in "
+                "every other: make keys with kvconn.identity.content_key"
             )
         )
         return False

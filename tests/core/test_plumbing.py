@@ -7,9 +7,12 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from pydantic import SecretBytes, SecretStr
 
 from kvconn import threads
+from kvconn.backend import PluginConfig
 from kvconn.guard import Guard
+from kvconn.secrets import conceal
 from kvconn.threads import Background, Workers, run_bounded
 
 
@@ -49,7 +52,32 @@ def test_one_kind_of_failure_is_logged_once_and_always_counted(guard, caplog):
         "plugin.lookup raised ValueError('b'): a miss; this is logged once",
         "plugin.touch raised KeyError('c'): nothing; this is logged once",
     ]
-    assert all(record.exc_info for record in caplog.records)
+
+
+def test_the_log_says_where_a_failure_came_from(guard, caplog):
+    guard.call(int, "x", otherwise=0, consequence="none")
+    (record,) = caplog.records
+    first, *rest = record.getMessage().splitlines()
+    assert first.startswith("plugin.int raised ValueError")
+    assert rest[0] == "Traceback (most recent call last):"
+
+
+def test_C3_a_secret_in_what_a_plugin_raises_is_struck_out(guard, caplog):
+    class Options(PluginConfig):
+        password: SecretStr
+        token: SecretBytes
+        host: str
+
+    conceal(Options(password="hunter2", token=b"tok-en", host="somewhere"))  # noqa: S106 - a test
+
+    def connect():
+        msg = "somewhere refused redis://me:hunter2@somewhere with tok-en"
+        raise OSError(msg)
+
+    guard.call(connect, otherwise=None, consequence="none")
+    assert "hunter2" not in caplog.text
+    assert "tok-en" not in caplog.text
+    assert "redis://me:***@somewhere" in caplog.text
 
 
 def test_a_callable_without_a_name_is_guarded_too(guard, caplog):
