@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.needs("cpu")]
 
 PROMPT = [[1, 1000]]
 SIBLING = [[1, 500], [2, 400]]

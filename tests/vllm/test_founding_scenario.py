@@ -64,7 +64,12 @@ ENGINES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.needs(name.partition(",")[0])) for name in ENGINES
+    ],
+)
 def engine(request, run_engine, tmp_path_factory):
     url, blocks, how = ENGINES[request.param]
     config = {

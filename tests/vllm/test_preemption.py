@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.needs("cpu")]
 
 PROMPTS = [[[seed, 470]] for seed in (1, 2, 3)]
 GENERATED = 40

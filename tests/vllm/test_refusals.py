@@ -19,6 +19,8 @@ from kvconn.integrations.vllm.config import (
 )
 from kvconn.integrations.vllm.version import require_vllm
 
+pytestmark = pytest.mark.needs("null")
+
 
 def configuration(**changes):
     fields = {
