@@ -85,6 +85,9 @@ class SchedulerConnector:
         if not state.read:
             self._bypass(state)
             return 0
+        if _is_late(request):
+            self.release(request)
+            return 0
         asked = len(keys)
         if not asked or not self._are_keys(keys):
             return 0
@@ -129,6 +132,9 @@ class SchedulerConnector:
         state = self._state(request)
         if not state.read:
             self.stats.refused_loads += 1
+            return None
+        if _is_late(request):
+            self.release(request)  # a load that must fail would cost everyone the keys
             return None
         if not keys or not self._are_keys(keys):
             return None
@@ -372,6 +378,10 @@ class SchedulerConnector:
         self._completed[transfer_id] = None
         if len(self._completed) > 1000:  # noqa: PLR2004
             del self._completed[next(iter(self._completed))]
+
+
+def _is_late(request: Request) -> bool:
+    return request.deadline is not None and time.monotonic() >= request.deadline
 
 
 def _not_in_flight(transfer: Transfer, completed: Mapping[int, None]) -> MisuseError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 __all__ = ["conceal", "without_secrets"]
@@ -11,13 +13,26 @@ _secrets: set[str] = set()
 
 def conceal(options: BaseModel) -> None:
     """From now on the secrets among a plugin's options are struck out of what plugins raise."""
-    for name in type(options).model_fields:
-        value = getattr(options, name)
-        if isinstance(value, SecretStr):
-            _secrets.add(value.get_secret_value())
-        elif isinstance(value, SecretBytes):
-            _secrets.add(value.get_secret_value().decode(errors="replace"))
+    _collect(options)
     _secrets.discard("")
+
+
+def _collect(value: object) -> None:
+    if isinstance(value, SecretStr):
+        text = value.get_secret_value()
+        # As it is, and as ``repr`` writes it inside another text.
+        _secrets.update((text, repr(text)[1:-1], repr("'" + text)[2:-1]))
+    elif isinstance(value, SecretBytes):
+        _collect(SecretStr(value.get_secret_value().decode(errors="replace")))
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            _collect(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            _collect(part)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            _collect(part)
 
 
 def without_secrets(text: str) -> str:

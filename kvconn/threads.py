@@ -6,7 +6,11 @@ import logging
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from threading import TIMEOUT_MAX
+
+from kvconn.secrets import without_secrets
 
 __all__ = ["Background", "Workers", "run_bounded"]
 
@@ -29,7 +33,7 @@ def run_bounded(call: Callable[[], object], deadline: float, name: str) -> bool:
 
     thread = threading.Thread(target=run, name=f"kvconn-{name}", daemon=True)
     thread.start()
-    thread.join(deadline)
+    thread.join(min(deadline, TIMEOUT_MAX))
     if raised:
         raise raised[0]
     return not thread.is_alive()
@@ -48,7 +52,10 @@ class Background:
         try:
             self._call()
         except Exception as error:  # noqa: BLE001 - nobody is there to catch it
-            _log.warning("background %s raised %r", self._name, error, exc_info=error)
+            told = without_secrets("".join(traceback.format_exception(error)))
+            _log.warning(
+                "background %s raised %s\n%s", self._name, without_secrets(repr(error)), told
+            )
 
     @property
     def running(self) -> bool:
@@ -57,7 +64,7 @@ class Background:
 
     def join(self, deadline: float) -> None:
         """Wait for the end, ``deadline`` seconds at most."""
-        self._thread.join(deadline)
+        self._thread.join(min(deadline, TIMEOUT_MAX))
 
 
 class Workers:

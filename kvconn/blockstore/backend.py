@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockStoreBackend", "StoreConfig"]
 
+_EMPTY_AGAIN_S = 5.0
+"""Seconds between two attempts to empty a store that refuses."""
+
 
 class StoreConfig(PluginConfig):
     """The options that every block store has."""
@@ -71,6 +74,9 @@ class BlockStoreBackend(IndexedBackend):
         super().open_scheduler(geometry, namespace)
         self._namespace = namespace.digest
         self._ranks = geometry.ranks
+        self._still_full = False
+        """A reset has begun and the store is not known to be empty."""
+        self._empty_again = 0.0
         self._unwanted: list[Key] = []
         """Keys of which some rank may hold an object that nothing refers to any more."""
         self._emptying: list[Background] = []
@@ -126,7 +132,7 @@ class BlockStoreBackend(IndexedBackend):
     def _is_emptying(self) -> bool:
         if self._emptying:
             self._emptying = [deletion for deletion in self._emptying if deletion.running]
-        return bool(self._emptying)
+        return bool(self._emptying) or self._still_full
 
     def _is_sweeping(self) -> bool:
         return self._sweeping is not None and self._sweeping.running
@@ -159,6 +165,8 @@ class BlockStoreBackend(IndexedBackend):
 
     def step(self) -> None:
         super().step()
+        if self._still_full and not self._emptying and time.monotonic() >= self._empty_again:
+            self._start_emptying()
         idle = not self._index.reservations  # else the next store takes them along
         if self._unwanted and idle and not self._is_emptying() and not self._is_sweeping():
             self._swept = frozenset(self._take_unwanted())
@@ -174,14 +182,27 @@ class BlockStoreBackend(IndexedBackend):
 
     def reset(self) -> Mapping[str, int]:
         dropped = super().reset()
-        self._emptying.append(Background(self._empty, "reset"))
+        self._start_emptying()
         return dropped
 
+    def _start_emptying(self) -> None:
+        self._still_full = True
+        self._empty_again = time.monotonic() + _EMPTY_AGAIN_S
+        self._emptying.append(Background(self._empty, "reset"))
+
     def _empty(self) -> None:
-        self._store.delete(list(self._store.scan()))
+        """What cannot be deleted now is tried again: a reset must not come undone (L5)."""
+        try:
+            self._store.delete(list(self._store.scan()))
+        except Exception as error:  # noqa: BLE001 - F2
+            self._still_full = True
+            self._guard.failed("delete", error, "nothing is stored until it is emptied")
+        else:
+            self._still_full = False
 
     def has_pending_work(self) -> bool:
-        return bool(self._unwanted) or self._is_emptying() or self._is_sweeping()
+        self._is_emptying()
+        return bool(self._unwanted or self._emptying) or self._is_sweeping()
 
     def close(self, deadline: float) -> None:
         """What nobody wants does not outlive us, or the next process would find it."""
@@ -189,7 +210,9 @@ class BlockStoreBackend(IndexedBackend):
         for deletion in (*self._emptying, self._sweeping):
             if deletion is not None:
                 deletion.join(max(0.0, ends - time.monotonic()))
-        if self._is_emptying() or self._is_sweeping():
+        if self._still_full and not any(deletion.running for deletion in self._emptying):
+            self._empty()
+        if any(deletion.running for deletion in self._emptying) or self._is_sweeping():
             return  # the store is in use
         self._unwanted += self._index.abandoned_keys
         unwanted = self._take_unwanted()

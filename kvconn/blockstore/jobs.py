@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvconn.blockstore.seal import seal, seal_holds, unseal
+from kvconn.blockstore.seal import UNKNOWN_LAYOUT, seal, seal_holds, unseal
 from kvconn.types import BlockRows, Transfer, TransferKind
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Job:
     verdicts: list[bool] = field(default_factory=list)
     broken: list[bytes] = field(default_factory=list)
     """Objects that turned out not to be what they were stored as."""
+    layout: bytes = UNKNOWN_LAYOUT
+    """How the chunk lies in its slot; see :func:`~kvconn.blockstore.seal.layout_digest`."""
 
     @property
     def names(self) -> list[bytes]:
@@ -83,7 +85,7 @@ class Job:
         if not self.slots or self.pending.expired:
             return []
         for name, buffer in zip(self.names, self.buffers, strict=True):
-            seal(buffer, name, self.payload_bytes)
+            seal(buffer, name, self.payload_bytes, self.layout)
         return store.put(self.names, self.buffers)
 
     def _load(self, store: BlockStore) -> list[bool]:
@@ -94,7 +96,7 @@ class Job:
             unseal(buffer)
         got = store.get(names, self.buffers)
         good = [
-            there is True and seal_holds(buffer, name, self.payload_bytes)
+            there is True and seal_holds(buffer, name, self.payload_bytes, self.layout)
             for there, name, buffer in zip(got, names, self.buffers, strict=True)
         ]
         self.broken = [n for n, was, is_ in zip(names, got, good, strict=True) if was and not is_]

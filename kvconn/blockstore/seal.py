@@ -7,21 +7,41 @@ seal.  It stands at the end so that the payload keeps the slot's alignment.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import xxhash
 
 from kvconn.geometry import SLOT_ALIGNMENT
-from kvconn.identity import FORMAT_VERSION
+from kvconn.identity import DIGEST_BYTES, FORMAT_VERSION, content_key
 
-__all__ = ["SEAL_BYTES", "object_bytes", "seal", "seal_holds", "unseal"]
+__all__ = [
+    "SEAL_BYTES",
+    "UNKNOWN_LAYOUT",
+    "layout_digest",
+    "object_bytes",
+    "seal",
+    "seal_holds",
+    "unseal",
+]
 
 SEAL_BYTES = 160
 
 _MAGIC = b"kvconn\r\n"
 _FIELDS = struct.Struct("<8sHHQ")
-"""Magic, format version, length of the id, length of the payload; then the id."""
+"""Magic, format version, length of the id, length of the payload; then the layout and the id."""
 _CHECKSUM_BYTES = 16
-_ID_BYTES = SEAL_BYTES - _FIELDS.size - _CHECKSUM_BYTES
+_LAYOUT_BYTES = DIGEST_BYTES
+_ID_BYTES = SEAL_BYTES - _FIELDS.size - _LAYOUT_BYTES - _CHECKSUM_BYTES
+
+UNKNOWN_LAYOUT = bytes(_LAYOUT_BYTES)
+
+
+def layout_digest(page_bytes: Sequence[int], blocks_per_chunk: int) -> bytes:
+    """How pages stand in a chunk: one that was stored with other pages must not be loaded.
+
+    A namespace should tell such chunks apart; this is for the one that does not.
+    """
+    return content_key("layout", list(page_bytes), blocks_per_chunk)
 
 
 def object_bytes(payload_bytes: int) -> int:
@@ -29,12 +49,12 @@ def object_bytes(payload_bytes: int) -> int:
     return -(-(payload_bytes + SEAL_BYTES) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
-def _head(object_id: bytes, payload_bytes: int) -> bytes:
+def _head(object_id: bytes, payload_bytes: int, layout: bytes) -> bytes:
     if len(object_id) > _ID_BYTES:
         msg = f"an object's name has {len(object_id)} bytes: at most {_ID_BYTES} fit its seal"
         raise ValueError(msg)
     fields = _FIELDS.pack(_MAGIC, FORMAT_VERSION, len(object_id), payload_bytes)
-    return fields + object_id.ljust(_ID_BYTES, b"\0")
+    return fields + layout + object_id.ljust(_ID_BYTES, b"\0")
 
 
 def _checksum(buffer: memoryview) -> bytes:
@@ -42,10 +62,12 @@ def _checksum(buffer: memoryview) -> bytes:
     return xxhash.xxh3_128_digest(buffer[:-_CHECKSUM_BYTES])
 
 
-def seal(buffer: memoryview, object_id: bytes, payload_bytes: int) -> None:
+def seal(
+    buffer: memoryview, object_id: bytes, payload_bytes: int, layout: bytes = UNKNOWN_LAYOUT
+) -> None:
     """Complete ``buffer``, whose first ``payload_bytes`` are a chunk, to an object."""
     buffer[payload_bytes:-SEAL_BYTES] = bytes(len(buffer) - SEAL_BYTES - payload_bytes)
-    buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] = _head(object_id, payload_bytes)
+    buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] = _head(object_id, payload_bytes, layout)
     buffer[-_CHECKSUM_BYTES:] = _checksum(buffer)
 
 
@@ -54,7 +76,9 @@ def unseal(buffer: memoryview) -> None:
     buffer[-_CHECKSUM_BYTES:] = bytes(_CHECKSUM_BYTES)
 
 
-def seal_holds(buffer: memoryview, object_id: bytes, payload_bytes: int) -> bool:
+def seal_holds(
+    buffer: memoryview, object_id: bytes, payload_bytes: int, layout: bytes = UNKNOWN_LAYOUT
+) -> bool:
     """Whether ``buffer`` is exactly the object ``object_id``, bit for bit as it was sealed."""
-    head = buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] == _head(object_id, payload_bytes)
+    head = buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] == _head(object_id, payload_bytes, layout)
     return head and buffer[-_CHECKSUM_BYTES:] == _checksum(buffer)

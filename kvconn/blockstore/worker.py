@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from kvconn.backend import Verdicts
 from kvconn.blockstore.jobs import Job, Pending
+from kvconn.blockstore.seal import layout_digest
 from kvconn.guard import Guard
 from kvconn.identity import object_id
 from kvconn.memory import Copier
@@ -51,6 +52,7 @@ class StoreWorker:
         self._pool = pool
         self._copier = Copier(pool, caches)
         self._payload_bytes = caches.block_bytes * caches.blocks_per_chunk
+        self._layout = layout_digest(caches.page_bytes, caches.blocks_per_chunk)
         self._namespace = namespace
         self._shard = shard
         self._guard = Guard("block store")
@@ -113,7 +115,9 @@ class StoreWorker:
 
     def _job(self, pending: Pending, keys: range, slots: list[int], deletions: list[bytes]) -> Job:
         buffers = [self._pool.buffer(slot) for slot in slots]
-        return Job(pending, keys, slots, buffers, self._payload_bytes, deletions)
+        return Job(
+            pending, keys, slots, buffers, self._payload_bytes, deletions, layout=self._layout
+        )
 
     def _start(self, job: Job, workers: Workers) -> None:
         self._jobs.add(job)

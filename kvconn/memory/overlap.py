@@ -45,7 +45,7 @@ def _interleave(cluster: Sequence[Segment]) -> bool:
     stride = cluster[0].stride
     if len(cluster) == 1:
         return True
-    if any(segment.stride != stride for segment in cluster):
+    if not stride or any(segment.stride != stride for segment in cluster):
         return False
     start = cluster[0].base
     spots = sorted(((s.base - start) % stride, s.page_bytes) for s in cluster)

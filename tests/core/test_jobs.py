@@ -11,7 +11,14 @@ import torch
 from kvconn.backend import PluginConfig
 from kvconn.blockstore import BlockStore
 from kvconn.blockstore.jobs import Job, Pending
-from kvconn.blockstore.seal import object_bytes, seal, seal_holds, unseal
+from kvconn.blockstore.seal import (
+    UNKNOWN_LAYOUT,
+    layout_digest,
+    object_bytes,
+    seal,
+    seal_holds,
+    unseal,
+)
 from kvconn.blockstore.worker import StoreWorker
 from kvconn.identity import Namespace, Shard, content_key, object_id
 from kvconn.memory import HostPool, KVCaches
@@ -19,6 +26,8 @@ from kvconn.types import Transfer, TransferKind, new_transfer_id
 
 SPACE = Namespace("m").digest
 BLOCKS, PAGE, SLOTS = 16, 512, 4
+LAYOUT = layout_digest([PAGE], 1)
+"""Of the pages that the worker moves."""
 SIZE = object_bytes(PAGE)
 KEYS = tuple(content_key(number) for number in range(BLOCKS))
 NAMES = [object_id(SPACE, 0, Shard(), key) for key in KEYS]
@@ -67,9 +76,9 @@ def store():
     store.open.set()
 
 
-def sealed(number: int, byte: int = 7) -> bytes:
+def sealed(number: int, byte: int = 7, layout: bytes = UNKNOWN_LAYOUT) -> bytes:
     buffer = bytearray([byte]) * SIZE
-    seal(memoryview(buffer), NAMES[number], PAGE)
+    seal(memoryview(buffer), NAMES[number], PAGE, layout)
     return bytes(buffer)
 
 
@@ -235,7 +244,7 @@ def test_a_store_that_finds_no_slot_at_all_fails_and_deletes_all_the_same(worker
 
 
 def test_a_load_waits_for_slots_that_a_store_holds(worker, store, pool):
-    store.objects = {NAMES[number]: sealed(number) for number in range(8, 14)}
+    store.objects = {NAMES[number]: sealed(number, layout=LAYOUT) for number in range(8, 14)}
     store.open.clear()
     stored = submit(worker, TransferKind.STORE, *KEYS[:SLOTS])
     assert store.began.acquire(timeout=20)
@@ -248,7 +257,7 @@ def test_a_load_waits_for_slots_that_a_store_holds(worker, store, pool):
 
 
 def test_loads_get_slots_in_the_order_in_which_they_came(worker, store):
-    store.objects = {NAMES[number]: sealed(number) for number in range(BLOCKS)}
+    store.objects = {NAMES[number]: sealed(number, layout=LAYOUT) for number in range(BLOCKS)}
     store.open.clear()
     first = submit(worker, TransferKind.LOAD, *KEYS[:6])
     second = submit(worker, TransferKind.LOAD, *KEYS[6:8])
@@ -289,3 +298,12 @@ def test_a_chunk_of_another_group_or_shard_is_another_object(worker, store, pool
     worker._shard = Shard(1, 2)
     other_shard = submit(worker, TransferKind.LOAD, *KEYS[:2])
     assert verdicts(worker, other_shard) == {other_shard: [False, False]}
+
+
+def test_K2_a_chunk_that_was_stored_with_other_pages_is_a_miss_and_goes(worker, store):
+    """Though its namespace forgot to say so, and its size is the same."""
+    other = layout_digest([PAGE // 2, PAGE // 2], 1)
+    store.objects = {NAMES[0]: sealed(0, layout=other), NAMES[1]: sealed(1, layout=LAYOUT)}
+    loaded = submit(worker, TransferKind.LOAD, *KEYS[:2])
+    assert verdicts(worker, loaded) == {loaded: [False, True]}
+    assert store.objects.keys() == {NAMES[1]}

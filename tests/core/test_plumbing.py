@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from types import SimpleNamespace
 
@@ -185,3 +186,20 @@ def test_every_thread_is_a_daemon_and_says_whose_it_is(monkeypatch, event):
     Workers(2, "c").close(10)
     assert [thread.name for thread in made] == ["kvconn-a", "kvconn-b", "kvconn-c-0", "kvconn-c-1"]
     assert all(thread.daemon for thread in made)
+
+
+def test_C3_a_secret_is_struck_out_however_it_was_configured_and_quoted(guard, caplog):
+    class Login(PluginConfig):
+        token: SecretStr
+
+    class Options(PluginConfig):
+        logins: list[Login]
+
+    secret = "it's\\hid\"den"  # noqa: S105 - a test
+    conceal(Options(logins=[Login(token=secret)]))
+    guard.failed("get", OSError(f"refused {secret}"), "a miss")
+    assert "hid" not in caplog.text
+
+
+def test_a_deadline_may_be_infinite():
+    assert run_bounded(lambda: None, math.inf, "test")

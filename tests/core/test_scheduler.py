@@ -253,3 +253,12 @@ def test_closing_ends_every_request_in_the_backend(backend):
     scheduler.request_started(OTHER)
     scheduler.close(10.0)
     assert ended == ["one", "other"]
+
+
+def test_a_request_whose_time_has_passed_loads_nothing_and_costs_nobody_a_key(scheduler):
+    store(scheduler, KEYS)
+    late = Request("late", deadline=0.0)
+    assert scheduler.lookup(late, KEYS) == 0
+    assert scheduler.prepare_load(late, KEYS) is None
+    assert scheduler.collect_stats()["leases"] == 0
+    assert scheduler.lookup(OTHER, KEYS) == len(KEYS)

@@ -819,3 +819,39 @@ def test_L8_the_contract_is_misused_and_nothing_else_when_a_slot_is_given_back_t
     worker.pool.release(slots)
     with pytest.raises(MisuseError):
         worker.pool.release(slots)
+
+
+def test_L5_a_store_that_refuses_to_be_emptied_is_emptied_later(
+    open_shelf, shelf, keys, monkeypatch
+):
+    monkeypatch.setattr("kvconn.blockstore.backend._EMPTY_AGAIN_S", 0.0)
+    rig = open_shelf()
+    rig.store(PLAIN, keys)
+
+    def refuse(honest):
+        raise OSError
+
+    shelf.lies["delete"] = refuse
+    rig.scheduler.reset()
+    rig.backend._emptying[-1].join(20)
+    assert not rig.store(PLAIN, keys).accepted  # the deletion to come would take it along
+    del shelf.lies["delete"]
+    rig.scheduler.step()
+    rig.backend._emptying[-1].join(20)
+    assert nothing_is_stored(rig, shelf)
+    assert rig.store(PLAIN, keys).accepted == tuple(keys)
+
+
+def test_L5_what_could_not_be_emptied_does_not_come_back(open_shelf, shelf, keys):
+    rig = open_shelf()
+    rig.store(PLAIN, keys)
+
+    def refuse(honest):
+        raise OSError
+
+    shelf.lies["delete"] = refuse
+    rig.scheduler.reset()
+    rig.backend._emptying[-1].join(20)
+    del shelf.lies["delete"]
+    rig.close()
+    assert open_shelf().hits(keys) == 0

@@ -168,3 +168,11 @@ def test_tensors_of_two_devices_are_refused(monkeypatch):
 
 def test_one_block_may_be_all_there_is():
     assert _segments({"kv": torch.zeros(1, 64)}, 1) == (256,)
+
+
+def test_blocks_without_a_stride_of_their_own_that_overlap_are_refused():
+    memory = torch.zeros(8192, dtype=torch.uint8)
+    one = memory.as_strided((1, 4096), (0, 1))
+    other = memory[64:].as_strided((1, 4096), (0, 1))
+    with pytest.raises(CannotPage):
+        KVCaches({"one": one, "other": other}, num_blocks=1)
