@@ -70,6 +70,8 @@ class WorkerConnector:
             self._end(transfer.id, [])
             return
         try:
+            # Copied: the engine may use its block table again before a load is copied into pages.
+            blocks = [[int(block) for block in row] for row in blocks]
             _check_rows(transfer, blocks)
             self._side.submit(transfer, blocks)
         except Exception as error:  # noqa: BLE001 - F2: a failed transfer, never a dead engine

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -125,12 +126,17 @@ class StoreWorker:
         workers.put(partial(self._run, job))
 
     def poll(self) -> Sequence[tuple[int, Verdicts]]:
-        while not self._done.empty():
-            self._settle(self._done.get())
+        self._settle_done()
         self._expire()
         self._start_loads()
         ended, self._ended = self._ended, []
         return ended
+
+    def _settle_done(self) -> None:
+        """Never blocks: another thread that closes may take from the same queue."""
+        with suppress(queue.Empty):
+            while True:
+                self._settle(self._done.get_nowait())
 
     def _settle(self, job: Job) -> None:
         """A job came back: its keys are decided and its slots free."""
@@ -169,8 +175,7 @@ class StoreWorker:
 
     def _mark_expired(self, now: float) -> list[Pending]:
         with self._verdict:
-            while not self._done.empty():
-                self._settle(self._done.get())
+            self._settle_done()
             late = [p for p in self._pending.values() if p.deadline <= now]
             for pending in late:
                 pending.expired = True
@@ -205,6 +210,10 @@ class StoreWorker:
         self._waiting.clear()
         in_time = self._writer.close(deadline)
         in_time &= self._readers.close(max(0.0, ends - time.monotonic()))
+        # Loads expire before the queue is drained: nothing is copied into pages from here (L8).
+        with self._verdict:
+            for pending in self._pending.values():
+                pending.expired = not pending.storing
         self._mark_expired(math.inf)  # what ends after this was abandoned
         if in_time:
             self._store.close()

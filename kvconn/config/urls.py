@@ -50,8 +50,9 @@ def parse_url(url: str) -> ParsedURL:
 def check_name(name: str, written: str) -> None:
     """Raise :class:`ConfigurationError` unless ``name``, from ``written``, can be a plugin's."""
     if not _NAME.fullmatch(name):
-        shown = hide_password(written)
-        msg = f"a plugin is named like disk:///var/cache/kv or cpu, not like {shown!r}"
+        # Only what stands before the first separator: a slip in "://" must not show a password.
+        shown = re.split(r"[:/?@#]", written, maxsplit=1)[0]
+        msg = f"a plugin is named like disk:///var/cache/kv or cpu, not like {shown!r}..."
         raise ConfigurationError(msg)
 
 

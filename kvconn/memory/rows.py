@@ -51,4 +51,7 @@ def _whole_numbers(values: object, what: str, wanted: str) -> NDArray[np.int64]:
     if array.size and array.dtype.kind not in "iu":
         msg = f"{what} are {array.dtype}: give whole numbers, {wanted}"
         raise MisuseError(msg)
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        msg = f"{what} reach {array.max()}: give {wanted}, none so large"
+        raise MisuseError(msg)
     return array.astype(np.int64, copy=False)

@@ -112,3 +112,12 @@ def test_an_exception_of_a_plugins_constructor_is_named_without_its_words():
 )
 def test_a_redacted_url_keeps_what_is_no_secret(url, shown):
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["redis:/host?password=hunter2", "redis:/user:hunter2@host/0", "redis//:hunter2@host"]
+)
+def test_C3_a_slip_in_a_url_shows_nothing_that_could_be_a_password(url):
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(url)
+    assert "hunter2" not in str(caught.value)

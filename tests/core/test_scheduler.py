@@ -255,6 +255,43 @@ def test_closing_ends_every_request_in_the_backend(backend):
     assert ended == ["one", "other"]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [[b"a" * 16, b"x", b"b" * 31], [b"", b"b" * 32], [bytearray(16)], [memoryview(bytes(16))]],
+    ids=["of one sum", "empty", "bytearray", "memoryview"],
+)
+def test_K1_keys_are_bytes_of_one_length_each(scheduler, keys):
+    for call in (
+        scheduler.lookup,
+        scheduler.touch,
+        scheduler.prepare_load,
+        scheduler.prepare_store,
+    ):
+        with pytest.raises(WrongKey):
+            call(ONE, keys)
+
+
+def test_L1_a_lookup_of_nothing_replaces_the_lease(scheduler):
+    store(scheduler, KEYS)
+    assert scheduler.lookup(OTHER, KEYS) == len(KEYS)
+    assert scheduler.lookup(OTHER, []) == 0
+    assert scheduler.collect_stats()["leases"] == 0
+
+
+def test_F1_no_verdicts_at_all_are_a_failure_and_leak_nothing(scheduler):
+    transfer = scheduler.prepare_store(ONE, KEYS).transfer
+    scheduler.complete_transfer(transfer, None)
+    assert scheduler.collect_stats()["reservations"] == 0
+    assert scheduler.lookup(OTHER, KEYS) == 0
+
+
+def test_R4_a_lookup_after_close_is_not_bypassed(backend):
+    scheduler = connect(backend, strict=False)
+    scheduler.close()
+    assert scheduler.lookup(ONE, KEYS) == 0
+    assert scheduler.stats.bypassed == 0
+
+
 def test_a_request_whose_time_has_passed_loads_nothing_and_costs_nobody_a_key(scheduler):
     store(scheduler, KEYS)
     late = Request("late", deadline=0.0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kvconn.backend import Backend, PluginConfig, PoolSize
+from kvconn.errors import MisuseError
 from kvconn.geometry import Geometry
 from kvconn.identity import Namespace
 from kvconn.memory import KVCaches
@@ -131,3 +132,23 @@ def test_F2_a_store_of_which_nothing_is_heard_fails_alone(worker, mute, later):
     mute.side.calls.clear()
     worker.submit(transfer(2, TransferKind.STORE), [[1]])
     assert mute.side.calls == ["submit"]
+
+
+@pytest.mark.parametrize("block", [2**64 - 1, 2**63, 10**30, 4, -2])
+def test_L7_a_store_of_a_block_that_does_not_exist_fails(block):
+    from kvconn.memory import Copier, HostPool  # noqa: PLC0415 - this test alone
+
+    caches = KVCaches({"kv": torch.zeros(4, 64, dtype=torch.uint8)}, num_blocks=4)
+    pool = HostPool(4096, 1)
+    with pytest.raises(MisuseError):
+        Copier(pool, caches).gather([[block]], [0])
+    pool.close()
+
+
+def test_L4_an_engine_may_use_its_block_table_again_at_once(worker, mute):
+    seen = []
+    mute.side.submit = lambda transfer, blocks: seen.append(blocks)
+    rows = [[3]]
+    worker.submit(transfer(1), rows)
+    rows[0][0] = 2
+    assert seen == [[[3]]]
