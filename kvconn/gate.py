@@ -63,7 +63,7 @@ class PolicyGate:
                         read=left.read and answer.read is True,
                         write=left.write and answer.write is True,
                     )
-            except Exception as error:  # noqa: BLE001 - a policy that raises denies
+            except BaseException as error:  # noqa: BLE001 - a policy that raises denies
                 guard.failed("permit", error, "the request neither reads nor writes")
                 left = _NOTHING
         return left
@@ -77,7 +77,7 @@ class PolicyGate:
                 if answer is not None:
                     allowed = set(answer)
                     left = [key for key in left if key in allowed]
-            except Exception as error:  # noqa: BLE001 - a policy that raises denies
+            except BaseException as error:  # noqa: BLE001 - a policy that raises denies
                 guard.failed("admit", error, "nothing of the offer is stored")
                 left = []
         return left
@@ -90,7 +90,7 @@ class PolicyGate:
                 answer = accept(request, hits)
                 if answer is not None:
                     left = min(left, max(0, int(answer)))
-            except Exception as error:  # noqa: BLE001 - a policy that raises denies
+            except BaseException as error:  # noqa: BLE001 - a policy that raises denies
                 guard.failed("accept", error, "the hit counts as a miss")
                 left = 0
         return left

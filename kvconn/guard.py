@@ -24,8 +24,10 @@ class Guard:
     :meth:`failed`, since a wrapper per call would cost as much as the call.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, passes_exit_on: bool = True) -> None:
+        """``passes_exit_on``: not on threads of our own, which an exit would end unheard."""
         self.name = name
+        self._passes_exit_on = passes_exit_on
         self.errors = 0
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -33,8 +35,11 @@ class Guard:
     def failed(self, hook: str, error: BaseException, consequence: str) -> None:
         """Count ``error`` from ``hook``; log it the first time its type comes from there.
 
-        From any thread.
+        From any thread.  A request to end the process goes on; all else stays here, also what is
+        no ``Exception``: a cancelled task, the panic of a foreign runtime.
         """
+        if self._passes_exit_on and isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
         kind = (hook, type(error).__name__)
         with self._lock:
             self.errors += 1
@@ -60,7 +65,7 @@ class Guard:
         """``hook(*arguments)``, or ``otherwise`` when it raises."""
         try:
             return hook(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin raises stays here
             self.failed(getattr(hook, "__name__", repr(hook)), error, consequence)
             return otherwise
 
@@ -75,7 +80,7 @@ class Guard:
         """The same with ``shape`` called on the answer; one that it cannot take is a failure."""
         try:
             return shape(hook(*arguments))
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises stays here
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin raises stays here
             self.failed(getattr(hook, "__name__", repr(hook)), error, consequence)
             return otherwise
 

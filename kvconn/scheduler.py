@@ -99,7 +99,7 @@ class SchedulerConnector:
         pending, found = False, 0
         try:
             found, pending = leading_hits(self._lookup(request, usable), len(usable))
-        except Exception as error:  # noqa: BLE001 - F2: whatever a backend raises is a miss
+        except BaseException as error:  # noqa: BLE001 - F2: whatever a backend raises is a miss
             self._guard.failed("lookup", error, "the lookup is a miss")
         state.leased = True
         if pending:
@@ -158,7 +158,7 @@ class SchedulerConnector:
             self._guard.failed("prepare_load", error, "nothing is loaded")
             self._give_back(transfer)
             return None
-        except Exception as error:  # noqa: BLE001 - F2
+        except BaseException as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_load", error, "nothing is loaded")
             return None
         self._inflight[transfer.id] = transfer
@@ -171,7 +171,7 @@ class SchedulerConnector:
             return
         try:
             self._touch(request, keys)
-        except Exception as error:  # noqa: BLE001 - F2
+        except BaseException as error:  # noqa: BLE001 - F2
             self._guard.failed("touch", error, "the keys count as unused")
 
     def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan:
@@ -195,7 +195,7 @@ class SchedulerConnector:
             self._guard.failed("prepare_store", error, "nothing is stored")
             self._give_back(getattr(plan, "transfer", None))
             return _NOTHING
-        except Exception as error:  # noqa: BLE001 - F2
+        except BaseException as error:  # noqa: BLE001 - F2
             self._guard.failed("prepare_store", error, "nothing is stored")
             return _NOTHING
         stats.accepted += len(plan.accepted)
@@ -233,7 +233,7 @@ class SchedulerConnector:
                 )
         try:
             self._complete(transfer, verdicts)
-        except Exception as error:  # noqa: BLE001 - F2
+        except BaseException as error:  # noqa: BLE001 - F2
             self._guard.failed("complete_transfer", error, "its keys may be lost to the cache")
 
     def request_finished(self, request: Request) -> None:

@@ -74,7 +74,7 @@ class WorkerConnector:
             blocks = [[int(block) for block in row] for row in blocks]
             _check_rows(transfer, blocks)
             self._side.submit(transfer, blocks)
-        except Exception as error:  # noqa: BLE001 - F2: a failed transfer, never a dead engine
+        except BaseException as error:  # noqa: BLE001 - F2: a failed transfer, never a dead engine
             self._guard.failed("submit", error, "the transfer failed")
             self._end(transfer.id, [])
 
@@ -89,7 +89,7 @@ class WorkerConnector:
             try:
                 transfer_id, verdicts = report
                 self._end(transfer_id, verdicts)
-            except Exception as error:  # noqa: BLE001 - F2
+            except BaseException as error:  # noqa: BLE001 - F2
                 self._guard.failed("poll", error, "a missing verdict has failed")
         self._give_up()
         ended, self._ended = self._ended, []
@@ -124,7 +124,7 @@ class WorkerConnector:
             if not self._silent and self._side.flush(ids, deadline) is False:
                 msg = f"{deadline} s passed"
                 raise TimeoutError(msg)
-        except Exception as error:  # noqa: BLE001 - F2
+        except BaseException as error:  # noqa: BLE001 - F2
             self._guard.failed("flush", error, "the stores failed")
             self._doubtful.update(id_ for id_ in ids if id_ in self._running)
 

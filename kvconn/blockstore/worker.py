@@ -56,7 +56,7 @@ class StoreWorker:
         self._layout = layout_digest(caches.page_bytes, caches.blocks_per_chunk)
         self._namespace = namespace
         self._shard = shard
-        self._guard = Guard("block store")
+        self._guard = Guard("block store", passes_exit_on=False)
         self._writer = Workers(1, "store")
         self._readers = Workers(readers, "load")
         self._batch = max(1, pool.slots // readers)

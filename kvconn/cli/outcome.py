@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,7 +21,7 @@ __all__ = ["run"]
 _URL = re.compile(r"[A-Za-z][\w.+-]*://\S+")
 
 
-def run(command: Callable[[], object], *, as_json: bool) -> int:
+def run(command: Callable[[], object], *, as_json: bool) -> int:  # noqa: PLR0911 - one a kind of end
     """Call ``command`` and answer the exit status: its own integer answer, or 0, if it ends well.
 
     An error becomes one line on standard error and, ``as_json``, one document on standard
@@ -33,6 +35,8 @@ def run(command: Callable[[], object], *, as_json: bool) -> int:
         return _end(1, str(error), as_json=as_json)
     except typer.Abort:
         return _end(130, "interrupted", as_json=as_json)
+    except OSError as error:
+        return _end(1, f"{error.strerror or error}: nothing more was written", as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the last place that can keep the promises
         if (wrong_call := getattr(error, "format_message", None)) is not None:
             return _end(2, wrong_call(), as_json=as_json)
@@ -43,9 +47,11 @@ def run(command: Callable[[], object], *, as_json: bool) -> int:
 
 def _end(status: int, message: str, *, as_json: bool) -> int:
     line = _without_secrets(" ".join(message.split()))
-    typer.echo(f"kvconn: {line}", err=True)
-    if as_json:
-        typer.echo(json.dumps({"error": line}))
+    with suppress(OSError):  # nobody reads any more: the status says it all
+        typer.echo(f"kvconn: {line}", err=True)
+        if as_json:
+            typer.echo(json.dumps({"error": line}))
+            sys.stdout.flush()
     return status
 
 

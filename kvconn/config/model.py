@@ -103,4 +103,6 @@ def _read(path: Path) -> object:
         msg = f"{path} cannot be read ({error.strerror}): name an existing file"
     except ValueError as error:
         msg = f"{path} is not valid {path.suffix[1:].upper()}: {error}"
+    except RecursionError:
+        msg = f"{path} is nested too deeply to be a configuration: write it flat"
     raise ConfigurationError(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kvconn.errors import MisuseError
+from kvconn.errors import ConfigurationError, MisuseError
 from kvconn.geometry import SLOT_ALIGNMENT
 from kvconn.memory.pinning import pin, unpin
 
@@ -157,7 +157,11 @@ class HostPool:
 def _reserve(nbytes: int) -> mmap.mmap:
     """Anonymous private memory, untouched; room for alignment where huge pages can be used."""
     size = nbytes + HUGE_PAGE if nbytes >= HUGE_PAGE else max(nbytes, SLOT_ALIGNMENT)
-    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        msg = f"this machine has no {size} bytes of host memory to give: lower the capacity"
+        raise ConfigurationError(msg) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without transparent huge pages; slower, not wrong
             mapping.madvise(mmap.MADV_HUGEPAGE)

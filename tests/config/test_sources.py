@@ -166,3 +166,10 @@ def test_only_choices_that_were_made_here_are_taken_as_they_are():
     choice = load_config(URL).backend
     assert isinstance(choice, PluginChoice)
     assert load_config({"backend": choice}).backend is choice
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        load_config(path)

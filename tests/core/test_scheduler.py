@@ -3,6 +3,8 @@ is in the guarantees."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kvconn.backend import Backend, PluginConfig, PoolSize, Settings
@@ -299,3 +301,31 @@ def test_a_request_whose_time_has_passed_loads_nothing_and_costs_nobody_a_key(sc
     assert scheduler.prepare_load(late, KEYS) is None
     assert scheduler.collect_stats()["leases"] == 0
     assert scheduler.lookup(OTHER, KEYS) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, GeneratorExit, type("Panic", (BaseException,), {})]
+)
+def test_F2_what_is_raised_and_is_no_exception_stays_inside_too(backend, monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    for hook in ("lookup", "prepare_load", "touch", "prepare_store", "step"):
+        monkeypatch.setattr(backend, hook, broken)
+    scheduler = connect(backend)
+    assert scheduler.lookup(ONE, KEYS) == 0
+    assert scheduler.prepare_load(ONE, KEYS) is None
+    assert scheduler.prepare_store(ONE, KEYS).transfer is None
+    scheduler.touch(ONE, KEYS)
+    scheduler.step()
+    assert scheduler.collect_stats()["backend_errors"] == 5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_request_to_end_the_process_goes_on(backend, monkeypatch, error):
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr(backend, "lookup", stop)
+    with pytest.raises(error):
+        connect(backend).lookup(ONE, KEYS)

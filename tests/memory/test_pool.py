@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from kvconn.errors import MisuseError
+from kvconn.errors import ConfigurationError, MisuseError
 from kvconn.memory import HostPool
 
 
@@ -187,3 +187,9 @@ def test_a_pinned_pool_is_unregistered_once(monkeypatch):
     pool.close()
     pool.close()
     assert addresses == [at]
+
+
+@pytest.mark.parametrize("slots", [2**40, 2**60])
+def test_a_pool_larger_than_any_memory_is_a_configuration_error(slots):
+    with pytest.raises(ConfigurationError, match="lower the capacity"):
+        HostPool(4096, slots)

@@ -49,9 +49,12 @@ class DiskStore(BlockStore):
             _make_private(self._home)
             description = json.dumps(namespace.describe(), indent=2, default=str)
             self._write(self._home / "namespace.json", memoryview(description.encode()))
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            path = str(self.config.path)
+            shown = path if path.isprintable() else repr(path)
             msg = (
-                f"disk: {self.config.path} cannot be written ({error.strerror}): name a directory "
+                f"disk: {shown} cannot be written ({why}): name a directory "
                 "that this user may create and write"
             )
             raise ConfigurationError(msg) from None
