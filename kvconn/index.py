@@ -168,7 +168,10 @@ class ChunkIndex:
     def touch(self, keys: Sequence[Key], *, again: bool = False) -> None:
         """Those of ``keys`` that are here were used; ``again``: by the same request as before."""
         ready = self._ready
-        found = [entry for key in keys if (entry := ready[key[-1]].get(key)) is not None]
+        try:
+            found = [ready[key[-1]][key] for key in keys]  # as a rule all are here
+        except KeyError:
+            found = [entry for key in keys if (entry := ready[key[-1]].get(key)) is not None]
         if found:
             (self._eviction.refresh if again else self._eviction.touch)(found)
 

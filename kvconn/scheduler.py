@@ -337,15 +337,15 @@ class SchedulerConnector:
             self.stats.bypassed += 1
 
     def _are_keys(self, keys: list[Key]) -> bool:
-        """Whether ``keys`` are all ``bytes`` of one length; counting is the fastest look at all."""
+        """Whether ``keys`` are all ``bytes`` of one length; a plain loop is the fastest look."""
         first = keys[0]
-        if (
-            type(first) is bytes
-            and DIGEST_BYTES <= len(first) <= MAX_KEY_BYTES
-            and [*map(type, keys)].count(bytes) == len(keys)
-            and [*map(len, keys)].count(len(first)) == len(keys)
-        ):
-            return True
+        length = len(first) if type(first) is bytes else 0
+        if DIGEST_BYTES <= length <= MAX_KEY_BYTES:
+            for key in keys:
+                if type(key) is not bytes or len(key) != length:
+                    break
+            else:
+                return True
         self._misuse(
             WrongKey(
                 f"a key must be bytes, {DIGEST_BYTES} to {MAX_KEY_BYTES} of them and as many as in "
