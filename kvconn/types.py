@@ -107,6 +107,8 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False)
     """Seconds, counted from the worker's ``submit``, after which the transfer has failed."""
     group: int = 0
     """The KV-cache group whose pages move."""
+    payload: bytes = b""
+    """The backend's own words to its workers, opaque to everybody else."""
 
     def with_evictions(self, keys: tuple[bytes, ...]) -> Transfer:
         """The same transfer, with ``keys`` to delete first."""

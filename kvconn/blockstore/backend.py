@@ -61,7 +61,9 @@ class BlockStoreBackend(IndexedBackend):
     config: StoreConfig
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
-        return int(self.config.capacity) // (object_bytes(geometry.chunk_bytes) * geometry.ranks)
+        store = self.Store(self.config)
+        room = int(self.config.capacity) - store.overhead()
+        return room // (store.footprint(object_bytes(geometry.chunk_bytes)) * geometry.ranks)
 
     def eviction_name(self) -> str:
         return self.config.eviction

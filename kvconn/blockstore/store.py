@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvconn.backend import PluginConfig
     from kvconn.identity import Namespace
 
-__all__ = ["BlockStore"]
+__all__ = ["BlockStore", "Capabilities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store declares; nothing is guessed."""
+
+    max_object_bytes: int | None = None
+    """The largest object it takes; a configuration whose chunks are larger is refused."""
+    shared: bool = False
+    """Others may put objects into it while we use it: a miss is asked about before it is one."""
+    persistent: bool = False
+    """What was put is there for the next process that opens it."""
+    registered_memory: bool = False
+    """Buffers should lie in memory that is registered with the device (pinned)."""
+    scheduler_visible: bool = True
+    """The scheduler's process sees the same objects as the workers: a local disk, a server.
+
+    Where it does not, what is stored is known from completions alone.
+    """
 
 
 class BlockStore(ABC):
@@ -21,6 +41,9 @@ class BlockStore(ABC):
     it after the call.  Every method may be called from several threads, never from an engine's
     own; each answers one verdict per id, and what it raises counts as all ``False``.
     """
+
+    capabilities: Capabilities = Capabilities()
+    """On the class, or set in ``__init__`` where they depend on the options."""
 
     def __init__(self, config: PluginConfig) -> None:
         self.config = config
@@ -47,6 +70,18 @@ class BlockStore(ABC):
     def scan(self) -> Iterable[bytes]:
         """The ids of this namespace that are there, least recently used first, if it can tell."""
         return ()
+
+    def size(self) -> int | None:
+        """Bytes that the store holds in total, all namespaces; ``None`` when it cannot tell."""
+        return None
+
+    def footprint(self, object_bytes: int) -> int:
+        """What an object of ``object_bytes`` takes of the capacity, in bytes."""
+        return object_bytes
+
+    def overhead(self) -> int:
+        """Bytes of the capacity that no object can have, such as directories."""
+        return 0
 
     def close(self) -> None:
         """Give back what :meth:`open` took.  Nothing by default."""
