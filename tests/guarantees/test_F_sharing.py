@@ -29,8 +29,8 @@ with Connector.load({"backend": url, "strict": True}) as connector:
     scheduler = connector.open_scheduler(geometry, space)
     worker = connector.open_worker(geometry, space, KVCaches({"layer": pages}, num_blocks=4))
 
-    def run(transfer):
-        worker.submit(transfer, [[i] for i in range(len(transfer.keys))])
+    def run(transfer, keys):
+        worker.submit(transfer, [[keys.index(key)] for key in transfer.keys])
         worker.wait([transfer.id], 30)
         ((_, verdicts),) = worker.poll()
         scheduler.complete_transfer(transfer, verdicts)
@@ -43,14 +43,14 @@ with Connector.load({"backend": url, "strict": True}) as connector:
             if found:
                 pages.zero_()
                 transfer = scheduler.prepare_load(request, keys[:found])
-                for i, good in enumerate(run(transfer)):
+                for i, good in enumerate(run(transfer, keys)):
                     loaded += good
                     assert (pages[i] == keys[i][0]).all() or not good, "wrong bytes"
             for i, key in enumerate(keys):
                 pages[i] = key[0]
             plan = scheduler.prepare_store(request, keys)
             if plan.transfer is not None:
-                run(plan.transfer)
+                run(plan.transfer, keys)
             scheduler.request_finished(request)
             scheduler.step()
         if draw.random() < 0.2:
