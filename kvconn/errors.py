@@ -10,9 +10,11 @@
     │   │   ├── WrongContract       it was written for another contract version
     │   │   └── WrongSignature      a hook is missing or has another shape
     │   ├── ForbiddenPlugin         KVCONN_FORBID names it
-    │   └── CapacityTooSmall        the capacity does not hold one chunk
+    │   ├── CapacityTooSmall        the capacity does not hold one chunk
+    │   └── ObjectTooLarge          a chunk is larger than the store takes
     ├── CannotPage                  an engine tensor cannot be moved block by block
     ├── TraceError                  a workload file has a line that is not a request
+    ├── TryAgain                    a block store could not do it now; in a moment it may
     └── MisuseError                 the calling engine broke the contract
         ├── WrongKey                a key is not ``bytes`` of the connector's length
         ├── TransferAlreadyCompleted  a transfer was completed twice
@@ -62,12 +64,20 @@ class CapacityTooSmall(ConfigurationError):
     """The capacity of a backend does not hold one chunk."""
 
 
+class ObjectTooLarge(ConfigurationError):
+    """A chunk with its seal is larger than the largest object that the store takes."""
+
+
 class CannotPage(KvconnError, ValueError):
     """An engine tensor cannot be seen as pages; raised when it is registered, never later."""
 
 
 class TraceError(KvconnError, ValueError):
     """A workload file has a line that is not a request; names file, line and reason."""
+
+
+class TryAgain(KvconnError):
+    """Raised by a block store: the same call may work in a moment, and is made again."""
 
 
 class MisuseError(KvconnError):

@@ -13,7 +13,7 @@ and amortised constant per key; the structure is chosen for what CPython does ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvconn.eviction import EvictionPolicy
 from kvconn.identity import Key
@@ -177,11 +177,14 @@ class ChunkIndex:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def reserve(self, keys: Sequence[Key]) -> tuple[list[Key], list[int], list[Key]]:
+    def reserve(
+        self, keys: Sequence[Key], at_most: int | None = None
+    ) -> tuple[list[Key], list[int], list[Key]]:
         """Make room for those of ``keys`` that are neither here nor being written.
 
-        Answers ``(accepted keys, their entries, evicted keys)``.  When room is short the leading
-        keys get it.  When nothing can be evicted the answer is given in constant time.
+        Answers ``(accepted keys, their entries, evicted keys)``.  When room is short, or only
+        ``at_most`` are wanted, the leading keys get it.  When nothing can be evicted the answer is
+        given in constant time.
         """
         ready, writing = self._ready, self._writing
         wanted = [key for key in keys if key not in ready[key[-1]] and key not in writing]
@@ -189,7 +192,9 @@ class ChunkIndex:
             return [], [], []
         if len(set(wanted)) < len(wanted):
             wanted = list(dict.fromkeys(wanted))
-        evicted = self._make_room(len(wanted))
+        if at_most is not None:
+            wanted = wanted[:at_most]
+        evicted = self.make_room(len(wanted))
         entries = self._allocate(len(wanted))
         accepted = wanted if len(entries) == len(wanted) else wanted[: len(entries)]
         spans = self._key_of.spans
@@ -198,17 +203,28 @@ class ChunkIndex:
             writing[key] = entry
         return accepted, entries, evicted
 
-    def _make_room(self, count: int) -> list[Key]:
+    @property
+    def room(self) -> int:
+        """Entries that nothing uses."""
+        return len(self._free) + self.capacity - len(self._pins)
+
+    def make_room(self, count: int) -> list[Key]:
         """Evict until ``count`` entries are free, or nothing more can be evicted."""
-        missing = count - len(self._free) - (self.capacity - len(self._pins))
+        missing = count - self.room
         if missing <= 0:
             return []
         self._pin_leases()
         missing = min(missing, self._idle)
         if not missing:
             return []
+        victims, evicted = self._evict(missing)
+        self._free += victims
+        return evicted
+
+    def _evict(self, count: int) -> tuple[list[int], list[Key]]:
+        """Up to ``count`` idle entries that can no longer be found, not free yet; their keys."""
         ready, pins, spans = self._ready, self._pins, self._key_of.spans
-        victims = self._eviction.evict(missing, pins, self._key_of)
+        victims = self._eviction.evict(count, pins, self._key_of)
         evicted: list[Key] = []
         for entry in victims:
             key = spans[entry >> SPAN_BITS][entry]
@@ -216,10 +232,25 @@ class ChunkIndex:
             pins[entry] = _FREE
             evicted.append(key)
         self._idle -= len(victims)
-        self._free += victims
         self.evicted += len(victims)
         self._version += 1
-        return evicted
+        return victims, evicted
+
+    def withdraw(self, count: int) -> tuple[list[Key], list[int]]:
+        """Evict up to ``count`` keys whose bytes go only later; their entries stay taken.
+
+        Answers ``(evicted keys, their entries)``; :meth:`free` ends it.
+        """
+        self._pin_leases()
+        count = min(count, self._idle)
+        if not count:
+            return [], []
+        entries, evicted = self._evict(count)
+        return evicted, entries
+
+    def free(self, entries: Sequence[int]) -> None:
+        """The bytes of these withdrawn entries are gone: others may have their place."""
+        self._free += entries
 
     def _allocate(self, count: int) -> list[int]:
         """Up to ``count`` free entries; fresh ones are consecutive, which copies like."""
@@ -265,6 +296,26 @@ class ChunkIndex:
             self._eviction.insert(kept, kept_keys)
         return kept_keys, lost
 
+    def adopt(self, keys: Sequence[Key]) -> list[Key]:
+        """Take over chunks that are stored already, the youngest first, as long as there is room.
+
+        Nothing is evicted for them.  Answers those that were taken over.
+        """
+        ready = self._ready
+        new = [key for key in dict.fromkeys(keys) if not self.holds(key)]
+        entries = self._allocate(len(new))
+        adopted = new[: len(entries)]
+        spans = self._key_of.spans
+        for key, entry in zip(adopted, entries, strict=True):
+            spans[entry >> SPAN_BITS][entry] = key
+            ready[key[-1]][key] = entry
+            self._pins[entry] = 0
+        if adopted:
+            self._idle += len(adopted)
+            self._version += 1
+            self._eviction.insert(entries, adopted)
+        return adopted
+
     # -- the whole -------------------------------------------------------------------------
 
     def expire(self) -> int:
@@ -286,10 +337,23 @@ class ChunkIndex:
             if entry is not None:
                 self._drop(key, entry)
 
+    def forget_idle(self, keys: Sequence[Key]) -> list[Key]:
+        """Drop those of ``keys`` that nobody pins or leases; answers the others that are here."""
+        self._pin_leases()
+        kept: list[Key] = []
+        for key in keys:
+            entry = self._ready[key[-1]].get(key)
+            if entry is not None:
+                if self._pins[entry]:
+                    kept.append(key)
+                else:
+                    self._drop(key, entry)
+        return kept
+
     def clear(self) -> int:
         """Drop everything; how many could be found before.  Stores in flight come to nothing."""
         count = len(self)
-        self.forget([key for shard in self._ready for key in shard])
+        self.forget(list(self))
         self._abandoned.update(self._writing.values())
         self._writing.clear()
         return count
@@ -302,6 +366,10 @@ class ChunkIndex:
     def abandoned_keys(self) -> list[Key]:
         """Keys that are being written though nobody wants them any more."""
         return [self._key_of[entry] for entry in self._abandoned]
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys that can be found."""
+        return (key for shard in self._ready for key in shard)
 
     def __len__(self) -> int:
         """Entries that can be found."""

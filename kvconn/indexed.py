@@ -92,12 +92,16 @@ class IndexedBackend(Backend):
 
     def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan | None:
         self._touched.add(request.id)
-        accepted, entries, evicted = self._index.reserve(keys)
+        accepted, entries, evicted = self._index.reserve(keys, self._at_most())
         self._events.removed(evicted)
         if not accepted:
             return None
         transfer = self._transfer(TransferKind.STORE, request, accepted, entries, evicted)
         return StorePlan(transfer.keys, transfer, evicted)
+
+    def _at_most(self) -> int | None:
+        """How many chunks may begin to be stored now; ``None``: as many as there is room for."""
+        return None
 
     def _transfer(
         self,

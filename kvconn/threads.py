@@ -7,12 +7,14 @@ import queue
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import TIMEOUT_MAX
 
 from kvconn.secrets import without_secrets
 
-__all__ = ["Background", "Workers", "run_bounded"]
+__all__ = ["Background", "Lanes", "Workers", "run_bounded"]
 
 _log = logging.getLogger("kvconn")
 
@@ -95,6 +97,62 @@ class Workers:
         """End the threads once the jobs before are done; whether they ended in time."""
         for _ in self._threads:
             self._jobs.put(None)
+        ends = time.monotonic() + deadline
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+class Lanes:
+    """Daemon threads for two lanes of jobs; an urgent one goes before every patient one.
+
+    Some threads take urgent jobs only, so that those never wait for patient ones that hang.  A
+    job must not raise.
+    """
+
+    def __init__(self, urgent: int, both: int, name: str) -> None:
+        """``urgent`` threads for that lane alone, ``both`` for either."""
+        self._ready = threading.Condition()
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._patient: deque[Callable[[], None]] = deque()
+        self._closing = False
+        self._threads = [
+            threading.Thread(
+                target=partial(self._run, urgent_only=i < urgent),
+                name=f"kvconn-{name}-{i}",
+                daemon=True,
+            )
+            for i in range(urgent + both)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, job: Callable[[], None], *, urgent: bool) -> None:
+        """Run ``job`` when a thread is free."""
+        with self._ready:
+            (self._urgent if urgent else self._patient).append(job)
+            self._ready.notify_all()
+
+    def _run(self, *, urgent_only: bool) -> None:
+        while (job := self._next(urgent_only=urgent_only)) is not None:
+            job()
+
+    def _next(self, *, urgent_only: bool) -> Callable[[], None] | None:
+        with self._ready:
+            while True:
+                if self._urgent:
+                    return self._urgent.popleft()
+                if self._patient and not urgent_only:
+                    return self._patient.popleft()
+                if self._closing:
+                    return None
+                self._ready.wait()
+
+    def close(self, deadline: float) -> bool:
+        """End the threads once the jobs before are done; whether they ended in time."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify_all()
         ends = time.monotonic() + deadline
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))

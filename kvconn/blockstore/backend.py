@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-from pydantic import Field
+from typing import TYPE_CHECKING, ClassVar
 
 from kvconn.backend import PluginConfig, PoolSize, WorkerSide
+from kvconn.blockstore.breaker import Breaker, Circuit
+from kvconn.blockstore.config import StoreConfig
+from kvconn.blockstore.deletions import Deletions
+from kvconn.blockstore.finder import Finder
+from kvconn.blockstore.operations import Operations
+from kvconn.blockstore.recovery import Recovery
 from kvconn.blockstore.seal import object_bytes
 from kvconn.blockstore.worker import StoreWorker
-from kvconn.config.sizes import Capacity, Per
+from kvconn.errors import ConfigurationError, ObjectTooLarge
 from kvconn.guard import Guard
 from kvconn.identity import Shard, object_id, parse_object_id
 from kvconn.indexed import IndexedBackend
-from kvconn.threads import Background
-from kvconn.types import Request, StorePlan, Transfer, TransferKind
+from kvconn.types import BlockState, Request, StorePlan, Transfer, TransferKind
 
 if TYPE_CHECKING:
     from kvconn.blockstore.store import BlockStore
@@ -26,39 +28,33 @@ if TYPE_CHECKING:
     from kvconn.identity import Key, Namespace
     from kvconn.memory import HostPool, KVCaches
 
-__all__ = ["BlockStoreBackend", "StoreConfig"]
+__all__ = ["BlockStoreBackend"]
 
-_EMPTY_AGAIN_S = 5.0
-"""Seconds between two attempts to empty a store that refuses."""
-
-
-class StoreConfig(PluginConfig):
-    """The options that every block store has."""
-
-    capacity: Annotated[Capacity, Per.TOTAL] = Field(
-        description="Bytes of stored objects in total, over all ranks of one engine."
-    )
-    eviction: str = Field(default="lru", description="The eviction policy, by name.")
-    staging: Annotated[Capacity, Per.PROCESS] = Field(
-        default=64 << 20,
-        validate_default=True,
-        description="Host memory per worker process for bytes on their way.",
-    )
-    readers: int = Field(default=4, ge=1, description="Threads per worker process that load.")
+_RECOVERY_S = 0.2
+"""How long opening waits for the scan: a small store is known whole from the first lookup on."""
+_PER_STEP = 64
+"""Keys that one step adopts or evicts ahead, so that none takes long."""
+_FOUND_S = 60.0
+"""For so long it is believed that what others stored is still there."""
+_HIT, _MISS, _PENDING = (
+    bytes([state]) for state in (BlockState.HIT, BlockState.MISS, BlockState.PENDING)
+)
 
 
 class BlockStoreBackend(IndexedBackend):
     """A scheduler-side index over what workers put into a store.
 
-    The store is also opened in the scheduler process: to find what an earlier process left, to
-    empty it on ``reset``, and to delete what came to nothing when no store comes that takes the
-    deletion along.  Everything else is known from completions.
+    Where the scheduler's process sees the store it opens it, too: to find what an earlier process
+    left and what others put there, to empty it on ``reset``, and to delete.  Elsewhere everything
+    is known from completions, and deletions travel with the next store.
     """
 
     pinned: ClassVar[bool] = False
     Store: ClassVar[type[BlockStore]]
     Config: ClassVar[type[PluginConfig]] = StoreConfig
     config: StoreConfig
+
+    # -- opening ---------------------------------------------------------------------------
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
         store = self.Store(self.config)
@@ -76,68 +72,163 @@ class BlockStoreBackend(IndexedBackend):
         super().open_scheduler(geometry, namespace)
         self._namespace = namespace.digest
         self._ranks = geometry.ranks
-        self._still_full = False
-        """A reset has begun and the store is not known to be empty."""
-        self._empty_again = 0.0
-        self._unwanted: list[Key] = []
-        """Keys of which some rank may hold an object that nothing refers to any more."""
-        self._emptying: list[Background] = []
-        """Deletions of everything, which run on threads of their own."""
-        self._sweeping: Background | None = None
-        self._swept: frozenset[Key] = frozenset()
-        """What is being deleted there; nothing else is."""
         self._guard = Guard(f"block store of {self.tier}")
-        self._store = self.Store(self.config)
-        self._store.open(namespace)
-        self._adopt(
-            self._guard.call_for(list, self._store.scan, otherwise=[], consequence="taken as empty")
-        )
+        probe_s = self.settings.transfer_timeout_s
+        self._reads, self._writes = Breaker(probe_s=probe_s), Breaker(probe_s=probe_s)
+        slots = self.pool_size(geometry).slots
+        self._most_storing = max(1, slots - slots // 4)
+        """Chunks: a quarter of the slots is kept for loads."""
+        self._declined = 0
+        high, low = self.config.high_watermark, self.config.low_watermark
+        self._high, self._low = (math.ceil(share * self._index.capacity) for share in (high, low))
+        self._evicting = False
+        self._found: dict[Key, float] = {}
+        """What others stored, and until when that is believed; oldest first."""
+        store = self.Store(self.config)
+        self._capabilities = store.capabilities
+        self._check(geometry)
+        self._operations = Operations(store)
+        self._deletions = Deletions(self._operations, self._ids_of, self._guard)
+        self._finder = Finder(self._whole, self._guard)
+        self._recovery: Recovery | None = None
+        if self._capabilities.scheduler_visible:
+            store.open(namespace)
+            if self._capabilities.persistent:
+                recovery = self._recover()
+                recovery.join(_RECOVERY_S)
+                self._adopt_recovered(recovery.left)
+
+    def _check(self, geometry: Geometry) -> None:
+        largest, size = self._capabilities.max_object_bytes, object_bytes(geometry.chunk_bytes)
+        if largest is not None and size > largest:
+            msg = (
+                f"{self.tier} takes objects of at most {largest} B and a chunk with its seal has "
+                f"{size} B: lower blocks_per_chunk"
+            )
+            raise ObjectTooLarge(msg)
+        if self._capabilities.shared and not self._capabilities.scheduler_visible:
+            msg = (
+                f"{self.tier} is shared and the scheduler's process cannot see it, so nobody can "
+                "tell what is there: use a store that it can reach, or one for each engine"
+            )
+            raise ConfigurationError(msg)
 
     def open_worker(
         self, pool: HostPool, caches: KVCaches, namespace: Namespace, shard: Shard
     ) -> WorkerSide:
         store = self.Store(self.config)
         store.open(namespace)
+        if store.capabilities.registered_memory:
+            store.register(pool.memory)
         return StoreWorker(
-            store, pool, caches, namespace.digest, shard, readers=self.config.readers
+            Operations(store), pool, caches, namespace.digest, shard,
+            readers=self.config.readers, writers=self.config.writers,
+        )  # fmt: skip
+
+    # -- what is there ---------------------------------------------------------------------
+
+    def _recover(self) -> Recovery:
+        """Find, in the background, what the store holds."""
+        self._recovery = Recovery(self._operations.scan, self._key_of, self._ranks, self._guard)
+        return self._recovery
+
+    def _adopt_recovered(self, count: int) -> None:
+        """Take over some of what a scan found; what there is no room for goes."""
+        recovery = self._recovery
+        if recovery is None or recovery.scanning:
+            return
+        found = recovery.take(count)
+        self._deletions.add(set(found) - set(self._index.adopt(found)))
+        if not recovery.left:
+            if not self._capabilities.shared:  # others may be storing the rest
+                self._deletions.add(recovery.partial)
+            self._recovery = None
+
+    def _key_of(self, name: bytes) -> Key | None:
+        try:
+            namespace, group, shard, key = parse_object_id(name)
+        except ValueError:
+            return None
+        ours = (namespace, group, shard.count) == (self._namespace, 0, self._ranks)
+        return key if ours else None
+
+    def _ids_of(self, keys: Iterable[Key]) -> list[bytes]:
+        """Every shard of ``keys``, those of a key side by side."""
+        shards = [Shard(index, self._ranks) for index in range(self._ranks)]
+        return [object_id(self._namespace, 0, shard, key) for key in keys for shard in shards]
+
+    def _whole(self, keys: Sequence[Key]) -> list[bool]:
+        there = self._operations.exists(self._ids_of(keys))
+        ranks = self._ranks
+        return [all(there[i * ranks : (i + 1) * ranks]) for i in range(len(keys))]
+
+    def lookup(self, request: Request, keys: list[Key]) -> bytes:
+        """As any index; what it does not know is asked of the store where others may know."""
+        if self._reads.circuit is Circuit.OPEN:
+            self._index.release(request.id)
+            return _MISS * len(keys)
+        hits = self._index.lookup(request.id, keys)
+        if hits == len(keys) or not self._may_hold_more():
+            return _HIT * hits + _MISS * (len(keys) - hits)
+        if self._adopt_found():
+            hits = self._index.lookup(request.id, keys)
+        rest = len(keys) - hits
+        if rest and self._finder.must_ask_again(keys, hits):
+            return _HIT * hits + _PENDING * rest
+        return _HIT * hits + _MISS * rest
+
+    def _may_hold_more(self) -> bool:
+        return not self._deletions.must_be_emptied and (
+            self._capabilities.shared or self._recovery is not None
         )
 
-    def _adopt(self, ids: Iterable[bytes]) -> None:
-        """Take over the chunks of which every shard is there.
+    def _adopt_found(self) -> bool:
+        found = [key for key in self._finder.take() if not self._deletions.is_going(key)]
+        if not found or self._deletions.must_be_emptied:
+            return False
+        self._leave(self._index.make_room(len(found)))
+        adopted = self._index.adopt(found)
+        if self._capabilities.shared:
+            self._found.update(dict.fromkeys(adopted, time.monotonic() + _FOUND_S))
+        return bool(adopted)
 
-        The others, and what is too much, are deleted.
-        """
-        shards: Counter[Key] = Counter()
-        for name in dict.fromkeys(ids):
-            try:
-                namespace, group, shard, key = parse_object_id(name)
-            except ValueError:
-                continue  # not one of ours
-            if (namespace, group, shard.count) == (self._namespace, 0, self._ranks):
-                shards[key] += 1
-        whole = [key for key, count in shards.items() if count == self._ranks]
-        self._unwanted += [key for key, count in shards.items() if count < self._ranks]
-        excess = max(0, len(whole) - self._index.capacity)
-        self._unwanted += whole[:excess]
-        keys, entries, _ = self._index.reserve(whole[excess:])
-        for key, entry in zip(keys, entries, strict=True):  # one by one: the oldest goes first
-            self._index.stored([key], [entry], [True])
+    def _age(self) -> None:
+        """What others stored they may have removed: it is asked about again (F1)."""
+        now = time.monotonic()
+        old = [key for key, _ in zip(self._found, range(_PER_STEP), strict=False)]
+        old = [key for key in old if self._found[key] <= now]
+        for key in old:
+            del self._found[key]
+        if old:
+            kept = self._index.forget_idle(old)
+            self._found.update(dict.fromkeys(kept, now + _FOUND_S))
+
+    # -- transfers -------------------------------------------------------------------------
+
+    def prepare_load(self, request: Request, keys: list[Key]) -> Transfer | None:
+        if self._reads.circuit is Circuit.OPEN:
+            self._index.release(request.id)
+            return None
+        transfer = super().prepare_load(request, keys)
+        if transfer is not None:
+            self._reads.lets_through()  # while probing, it is the probe
+        return transfer
 
     def prepare_store(self, request: Request, keys: list[Key]) -> StorePlan | None:
-        # A store now could be overtaken by a deletion that still runs.
-        if self._is_emptying():
+        circuit = self._writes.circuit
+        if self._at_most() <= 0 or self._deletions.must_be_emptied or circuit is Circuit.OPEN:
+            self._declined += len(keys)
             return None
-        if self._is_sweeping():
-            keys = [key for key in keys if key not in self._swept]
-        return super().prepare_store(request, keys)
+        if self._deletions.any_going:
+            keys = [key for key in keys if not self._deletions.is_going(key)]
+        plan = super().prepare_store(request, keys)
+        if plan is not None:
+            self._writes.lets_through()
+        return plan
 
-    def _is_emptying(self) -> bool:
-        if self._emptying:
-            self._emptying = [deletion for deletion in self._emptying if deletion.running]
-        return bool(self._emptying) or self._still_full
-
-    def _is_sweeping(self) -> bool:
-        return self._sweeping is not None and self._sweeping.running
+    def _at_most(self) -> int:
+        """Back-pressure: what the workers have no slot for is not begun."""
+        return self._most_storing - self._index.reservations
 
     def _transfer(
         self,
@@ -148,76 +239,103 @@ class BlockStoreBackend(IndexedBackend):
         evicted: Sequence[Key] = (),
     ) -> Transfer:
         transfer = super()._transfer(kind, request, keys, entries)
-        if kind is TransferKind.STORE and (evicted or self._unwanted):
-            # Each worker deletes before it stores: nothing can be overtaken.
-            transfer = transfer.with_evictions((*self._take_unwanted(), *evicted))
+        if kind is TransferKind.STORE:
+            # Each worker deletes before it stores: the capacity holds at every moment.
+            doomed = [*evicted]
+            if not self._capabilities.scheduler_visible:
+                doomed += self._deletions.take(self._index.holds)
+            if doomed:
+                self._deletions.travels(doomed)
+                transfer = transfer.with_evictions(tuple(doomed))
         return transfer
-
-    def _wasted(self, keys: Sequence[Key]) -> None:
-        self._unwanted += keys
-
-    def _take_unwanted(self) -> list[Key]:
-        unwanted, self._unwanted = self._unwanted, []
-        return [key for key in dict.fromkeys(unwanted) if not self._index.holds(key)]
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
         super().complete_transfer(transfer, verdicts)
-        if transfer.evictions and not all(verdicts):
-            self._unwanted += transfer.evictions  # who knows whether the worker came to it
+        if transfer.evictions:
+            self._deletions.arrived(transfer.evictions, surely=all(verdicts))
+        breaker = self._reads if transfer.kind is TransferKind.LOAD else self._writes
+        if not any(verdicts):
+            breaker.failed()
+        elif breaker.succeeded() and breaker is self._reads and self._capabilities.persistent:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """The store works again: find what was taken for lost while it did not."""
+        if self._recovery is None and self._capabilities.scheduler_visible:
+            self._recover()
+
+    def _wasted(self, keys: Sequence[Key]) -> None:
+        self._deletions.add(keys)
+
+    def _leave(self, keys: Sequence[Key]) -> None:
+        """These were evicted."""
+        self._events.removed(keys)
+        self._deletions.add(keys)
+
+    # -- the whole -------------------------------------------------------------------------
 
     def step(self) -> None:
         super().step()
-        if self._still_full and not self._emptying and time.monotonic() >= self._empty_again:
-            self._start_emptying()
-        idle = not self._index.reservations  # else the next store takes them along
-        if self._unwanted and idle and not self._is_emptying() and not self._is_sweeping():
-            self._swept = frozenset(self._take_unwanted())
-            if self._swept:
-                self._sweeping = Background(partial(self._delete, self._swept), "sweep")
+        self._adopt_recovered(_PER_STEP)
+        self._age()
+        if self._capabilities.scheduler_visible:
+            self._evict_ahead()
+            self._index.free(self._deletions.step(self._index.holds))
 
-    def _delete(self, keys: Iterable[Key]) -> None:
-        """Every shard of ``keys``."""
-        shards = [Shard(index, self._ranks) for index in range(self._ranks)]
-        self._store.delete(
-            [object_id(self._namespace, 0, shard, key) for key in keys for shard in shards]
-        )
+    def _evict_ahead(self) -> None:
+        """From the high watermark down to the low one, so that a store need not wait for it."""
+        used = self._index.used
+        if used > self._high:
+            self._evicting = True
+        if self._evicting:
+            above = used - self._deletions.withdrawn - self._low
+            keys, entries = self._index.withdraw(min(_PER_STEP, max(0, above)))
+            self._events.removed(keys)
+            self._deletions.withdraw(keys, entries)
+            self._evicting = bool(keys)
 
     def reset(self) -> Mapping[str, int]:
+        keys = list(self._index)
         dropped = super().reset()
-        self._start_emptying()
+        self._found.clear()
+        if self._recovery is not None:
+            self._recovery.cancel()
+            self._recovery = None
+        if self._capabilities.scheduler_visible:
+            self._deletions.empty()
+        else:
+            self._deletions.add(keys)
         return dropped
 
-    def _start_emptying(self) -> None:
-        self._still_full = True
-        self._empty_again = time.monotonic() + _EMPTY_AGAIN_S
-        self._emptying.append(Background(self._empty, "reset"))
-
-    def _empty(self) -> None:
-        """What cannot be deleted now is tried again: a reset must not come undone (L5)."""
-        try:
-            self._store.delete(list(self._store.scan()))
-        except Exception as error:  # noqa: BLE001 - F2
-            self._still_full = True
-            self._guard.failed("delete", error, "nothing is stored until it is emptied")
-        else:
-            self._still_full = False
-
     def has_pending_work(self) -> bool:
-        self._is_emptying()
-        return bool(self._unwanted or self._emptying) or self._is_sweeping()
+        return self._capabilities.scheduler_visible and self._deletions.busy
+
+    def collect_stats(self) -> Mapping[str, float]:
+        """Those of any index, and how the store does.
+
+        ``declined`` chunks, whether it is ``recovering``, open ``questions``, the circuits
+        ``reads`` and ``writes`` (0 closed, 1 probing, 2 open), and what each operation took.
+        """
+        return {
+            **super().collect_stats(),
+            "declined": self._declined,
+            "recovering": self._recovery is not None,
+            "questions": self._finder.open_questions,
+            "reads": self._reads.circuit,
+            "writes": self._writes.circuit,
+            **self._operations.figures(),
+        }
 
     def close(self, deadline: float) -> None:
         """What nobody wants does not outlive us, or the next process would find it."""
         ends = time.monotonic() + deadline
-        for deletion in (*self._emptying, self._sweeping):
-            if deletion is not None:
-                deletion.join(max(0.0, ends - time.monotonic()))
-        if self._still_full and not any(deletion.running for deletion in self._emptying):
-            self._empty()
-        if any(deletion.running for deletion in self._emptying) or self._is_sweeping():
-            return  # the store is in use
-        self._unwanted += self._index.abandoned_keys
-        unwanted = self._take_unwanted()
-        if unwanted:
-            self._guard.call(self._delete, unwanted, otherwise=None, consequence="bytes are left")
-        self._store.close()
+        if self._recovery is not None:
+            self._recovery.cancel()
+        idle = self._finder.close(deadline / 4)
+        idle &= self._recovery is None or not self._recovery.scanning
+        if not self._capabilities.scheduler_visible:
+            return
+        left = max(0.0, ends - time.monotonic())
+        idle &= self._deletions.close(left, self._index.abandoned_keys, self._index.holds)
+        if idle:
+            self._operations.store.close()

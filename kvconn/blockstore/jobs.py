@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvconn.blockstore.seal import UNKNOWN_LAYOUT, seal, seal_holds, unseal
+from kvconn.blockstore.seal import UNKNOWN_LAYOUT, seal, seals_hold, unseal
 from kvconn.types import BlockRows, Transfer, TransferKind
 
 if TYPE_CHECKING:
-    from kvconn.blockstore.store import BlockStore
+    from kvconn.blockstore.operations import Operations
 
 __all__ = ["Job", "Pending"]
 
@@ -40,7 +41,12 @@ class Pending:
         """Whether bytes leave the engine."""
         return self.transfer.kind is TransferKind.STORE
 
-    def decide(self, keys: range, verdicts: Sequence[bool]) -> None:
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return not self.undecided and not self.jobs
+
+    def decide(self, keys: Sequence[int], verdicts: Sequence[bool]) -> None:
         """These keys have ended."""
         for i, good in zip(keys, verdicts, strict=True):
             self.verdicts[i] = good
@@ -52,52 +58,57 @@ class Job:
     """Some keys of one transfer, a slot each.  ``run`` is called on an I/O thread."""
 
     pending: Pending
-    keys: range
+    keys: Sequence[int]
+    """Which of the transfer's."""
     slots: list[int]
     buffers: list[memoryview]
     """The memory of each slot."""
     payload_bytes: int
     deletions: list[bytes] = field(default_factory=list)
-    verdicts: list[bool] = field(default_factory=list)
-    broken: list[bytes] = field(default_factory=list)
-    """Objects that turned out not to be what they were stored as."""
+    """What goes before anything is stored."""
+    then: list[Job] = field(default_factory=list)
+    """What may run after it."""
     layout: bytes = UNKNOWN_LAYOUT
     """How the chunk lies in its slot; see :func:`~kvconn.blockstore.seal.layout_digest`."""
+    verdicts: list[bool] = field(init=False)
+    broken: list[bytes] = field(default_factory=list)
+    """Objects that turned out not to be what they were stored as."""
+    waiting: defaultdict[int, list[tuple[Pending, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By index in ``keys``, the keys of other loads that wait for the same object."""
+
+    def __post_init__(self) -> None:
+        self.verdicts = [False] * len(self.keys)
 
     @property
     def names(self) -> list[bytes]:
         """The object ids that this job moves."""
-        return self.pending.names[self.keys.start : self.keys.stop]
+        return [self.pending.names[i] for i in self.keys]
 
-    def run(self, store: BlockStore) -> None:
+    def run(self, operations: Operations) -> None:
         """Do the I/O and leave one verdict per key; whatever the store raises is raised.
 
         A transfer that expired before its turn moves nothing; what it was to delete must go.
         """
-        self.verdicts = [False] * len(self.keys)
-        verdicts = self._store(store) if self.pending.storing else self._load(store)
-        for i, good in enumerate(verdicts[: len(self.keys)]):
-            self.verdicts[i] = good is True
-
-    def _store(self, store: BlockStore) -> list[bool]:
         if self.deletions:
-            store.delete(self.deletions)
-        if not self.slots or self.pending.expired:
-            return []
-        for name, buffer in zip(self.names, self.buffers, strict=True):
-            seal(buffer, name, self.payload_bytes, self.layout)
-        return store.put(self.names, self.buffers)
+            operations.delete(self.deletions)
+        if self.slots and not (self.pending.expired and not self.waiting):
+            move = self._store if self.pending.storing else self._load
+            self.verdicts = move(operations)
 
-    def _load(self, store: BlockStore) -> list[bool]:
-        if self.pending.expired:
-            return []
+    def _store(self, operations: Operations) -> list[bool]:
+        names = self.names
+        seal(self.buffers, names, self.payload_bytes, self.layout)
+        return operations.put(names, self.buffers, self.pending.deadline)
+
+    def _load(self, operations: Operations) -> list[bool]:
         names = self.names
         for buffer in self.buffers:
             unseal(buffer)
-        got = store.get(names, self.buffers)
-        good = [
-            there is True and seal_holds(buffer, name, self.payload_bytes, self.layout)
-            for there, name, buffer in zip(got, names, self.buffers, strict=True)
+        got = operations.get(names, self.buffers, self.pending.deadline)
+        holds = seals_hold(self.buffers, names, self.payload_bytes, self.layout)
+        self.broken = [
+            name for name, was, whole in zip(names, got, holds, strict=True) if was and not whole
         ]
-        self.broken = [n for n, was, is_ in zip(names, got, good, strict=True) if was and not is_]
-        return good
+        return [was and whole for was, whole in zip(got, holds, strict=True)]

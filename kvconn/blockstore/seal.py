@@ -1,5 +1,7 @@
 """A stored object carries its own name, length and checksum, and is checked on load (K4).
 
+The checksum is XXH3-128 of everything before it.
+
 An object is one slot: the chunk's payload, then zeros, then in the last :data:`SEAL_BYTES` the
 seal.  It stands at the end so that the payload keeps the slot's alignment.
 """
@@ -9,8 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import xxhash
-
+from kvconn.blockstore.checksums import xxh3_128
 from kvconn.geometry import SLOT_ALIGNMENT
 from kvconn.identity import DIGEST_BYTES, FORMAT_VERSION, content_key
 
@@ -20,7 +21,7 @@ __all__ = [
     "layout_digest",
     "object_bytes",
     "seal",
-    "seal_holds",
+    "seals_hold",
     "unseal",
 ]
 
@@ -57,18 +58,19 @@ def _head(object_id: bytes, payload_bytes: int, layout: bytes) -> bytes:
     return fields + layout + object_id.ljust(_ID_BYTES, b"\0")
 
 
-def _checksum(buffer: memoryview) -> bytes:
-    """XXH3-128 of everything before the checksum itself."""
-    return xxhash.xxh3_128_digest(buffer[:-_CHECKSUM_BYTES])
-
-
 def seal(
-    buffer: memoryview, object_id: bytes, payload_bytes: int, layout: bytes = UNKNOWN_LAYOUT
+    buffers: Sequence[memoryview],
+    object_ids: Sequence[bytes],
+    payload_bytes: int,
+    layout: bytes = UNKNOWN_LAYOUT,
 ) -> None:
-    """Complete ``buffer``, whose first ``payload_bytes`` are a chunk, to an object."""
-    buffer[payload_bytes:-SEAL_BYTES] = bytes(len(buffer) - SEAL_BYTES - payload_bytes)
-    buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] = _head(object_id, payload_bytes, layout)
-    buffer[-_CHECKSUM_BYTES:] = _checksum(buffer)
+    """Complete each buffer, whose first ``payload_bytes`` are a chunk, to an object."""
+    for buffer, object_id in zip(buffers, object_ids, strict=True):
+        buffer[payload_bytes:-SEAL_BYTES] = bytes(len(buffer) - SEAL_BYTES - payload_bytes)
+        buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] = _head(object_id, payload_bytes, layout)
+    checksums = xxh3_128([buffer[:-_CHECKSUM_BYTES] for buffer in buffers])
+    for buffer, checksum in zip(buffers, checksums, strict=True):
+        buffer[-_CHECKSUM_BYTES:] = checksum
 
 
 def unseal(buffer: memoryview) -> None:
@@ -76,9 +78,22 @@ def unseal(buffer: memoryview) -> None:
     buffer[-_CHECKSUM_BYTES:] = bytes(_CHECKSUM_BYTES)
 
 
-def seal_holds(
-    buffer: memoryview, object_id: bytes, payload_bytes: int, layout: bytes = UNKNOWN_LAYOUT
-) -> bool:
-    """Whether ``buffer`` is exactly the object ``object_id``, bit for bit as it was sealed."""
-    head = buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] == _head(object_id, payload_bytes, layout)
-    return head and buffer[-_CHECKSUM_BYTES:] == _checksum(buffer)
+def seals_hold(
+    buffers: Sequence[memoryview],
+    object_ids: Sequence[bytes],
+    payload_bytes: int,
+    layout: bytes = UNKNOWN_LAYOUT,
+) -> list[bool]:
+    """Whether each buffer is exactly the object of that id, bit for bit as it was sealed."""
+    heads = [
+        buffer[-SEAL_BYTES:-_CHECKSUM_BYTES] == _head(object_id, payload_bytes, layout)
+        for buffer, object_id in zip(buffers, object_ids, strict=True)
+    ]
+    # Not worth reading what is not ours.
+    checksums = iter(
+        xxh3_128([b[:-_CHECKSUM_BYTES] for b, ours in zip(buffers, heads, strict=True) if ours])
+    )
+    return [
+        ours and buffer[-_CHECKSUM_BYTES:] == next(checksums)
+        for buffer, ours in zip(buffers, heads, strict=True)
+    ]

@@ -26,6 +26,8 @@ class Capabilities:
     """What was put is there for the next process that opens it."""
     registered_memory: bool = False
     """Buffers should lie in memory that is registered with the device (pinned)."""
+    parallel: bool = False
+    """One call moves its whole batch in parallel; else a batch is spread over kvconn's threads."""
     scheduler_visible: bool = True
     """The scheduler's process sees the same objects as the workers: a local disk, a server.
 
@@ -82,6 +84,12 @@ class BlockStore(ABC):
     def overhead(self) -> int:
         """Bytes of the capacity that no object can have, such as directories."""
         return 0
+
+    def register(self, memory: memoryview) -> None:
+        """Where ``registered_memory`` is declared: all buffers will lie in ``memory``.
+
+        Once per worker, after :meth:`open`.  Nothing by default.
+        """
 
     def close(self) -> None:
         """Give back what :meth:`open` took.  Nothing by default."""

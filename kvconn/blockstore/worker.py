@@ -12,44 +12,48 @@ import math
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING
 
 from kvconn.backend import Verdicts
 from kvconn.blockstore.jobs import Job, Pending
+from kvconn.blockstore.loads import Loads
 from kvconn.blockstore.seal import layout_digest
 from kvconn.guard import Guard
 from kvconn.identity import object_id
 from kvconn.memory import Copier
-from kvconn.threads import Workers
+from kvconn.threads import Lanes
 from kvconn.types import BlockRows, Transfer
 
 if TYPE_CHECKING:
-    from kvconn.blockstore.store import BlockStore
+    from kvconn.blockstore.operations import Operations
     from kvconn.identity import Shard
     from kvconn.memory import HostPool, KVCaches
 
 __all__ = ["StoreWorker"]
 
+_LARGEST_BATCH = 16
+"""Objects of one call, so that no load waits long behind a store, and checksums of one batch are
+made while another moves."""
+
 
 class StoreWorker:
-    """One writer thread, so that deletions and stores keep their order, and several readers."""
+    """Loads go before stores, on threads of which some take nothing else."""
 
     def __init__(
         self,
-        store: BlockStore,
+        operations: Operations,
         pool: HostPool,
         caches: KVCaches,
         namespace: bytes,
         shard: Shard,
         *,
         readers: int,
+        writers: int,
     ) -> None:
-        self._store = store
+        self._operations = operations
         self._pool = pool
         self._copier = Copier(pool, caches)
         self._payload_bytes = caches.block_bytes * caches.blocks_per_chunk
@@ -57,13 +61,15 @@ class StoreWorker:
         self._namespace = namespace
         self._shard = shard
         self._guard = Guard("block store", passes_exit_on=False)
-        self._writer = Workers(1, "store")
-        self._readers = Workers(readers, "load")
-        self._batch = max(1, pool.slots // readers)
+        self._threads = Lanes(readers, writers, "store")
+        self._spread = 1 if operations.store.capabilities.parallel else readers + writers
+        """Over how many calls a transfer is spread."""
+        self._largest = max(1, min(_LARGEST_BATCH, pool.slots // 4))
         self._pending: dict[int, Pending] = {}
-        self._waiting: deque[tuple[Pending, range]] = deque()
-        """Keys to load that have no slot yet."""
+        self._loads = Loads()
         self._jobs: set[Job] = set()
+        self._late: dict[Job, None] = {}
+        """Abandoned stores whose call has not returned; the youngest is the last."""
         self._done: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._verdict = threading.Lock()
         """Held to decide whether a job ended in time: either both threads think so or neither."""
@@ -78,7 +84,7 @@ class StoreWorker:
         if pending.storing:
             self._start_store(pending)
         else:
-            self._waiting.append((pending, range(len(names))))
+            self._loads.add(pending, range(len(names)))
             self._start_loads()
 
     def _names(self, transfer: Transfer, keys: Iterable[bytes]) -> list[bytes]:
@@ -99,31 +105,56 @@ class StoreWorker:
                 raise
         late = range(len(keys), len(pending.names))
         pending.decide(late, [False] * len(late))
+        size = self._batch(len(keys))
+        jobs = [
+            self._job(pending, keys[at : at + size], slots[at : at + size])
+            for at in range(0, len(keys), size)
+        ]
         deletions = self._names(pending.transfer, pending.transfer.evictions)
-        self._start(self._job(pending, keys, slots, deletions), self._writer)
+        if deletions:
+            first = self._job(pending, (), [])
+            first.deletions, first.then = deletions, jobs
+            self._start(first)
+        else:
+            for job in jobs:
+                self._start_after_late(job)
+        if pending.over:
+            self._end(pending)
+
+    def _start_after_late(self, job: Job) -> None:
+        """What an abandoned store of the same object leaves is taken back first, not after."""
+        names = set(job.names)
+        with self._verdict:
+            late = [old for old in self._late if not names.isdisjoint(old.names)]
+            if late:
+                late[-1].then.append(job)
+        if not late:
+            self._start(job)
+
+    def _batch(self, count: int) -> int:
+        """Keys of one call, when a transfer has ``count``."""
+        return max(1, min(-(-count // self._spread), self._largest))
 
     def _start_loads(self) -> None:
-        while self._waiting:
-            pending, keys = self._waiting[0]
-            count = min(len(keys), self._batch, self._pool.free)
+        while (waiting := self._loads.first()) is not None:
+            pending, keys = waiting
+            count = min(self._batch(len(keys)), self._pool.free)
             slots = self._pool.acquire(count) if count else None
             if slots is None:
                 return
-            self._waiting.popleft()
-            if count < len(keys):
-                self._waiting.appendleft((pending, keys[count:]))
-            self._start(self._job(pending, keys[:count], slots, []), self._readers)
+            job = self._job(pending, keys[:count], slots)
+            self._loads.started(job)
+            self._start(job)
 
-    def _job(self, pending: Pending, keys: range, slots: list[int], deletions: list[bytes]) -> Job:
+    def _job(self, pending: Pending, keys: Sequence[int], slots: list[int]) -> Job:
         buffers = [self._pool.buffer(slot) for slot in slots]
-        return Job(
-            pending, keys, slots, buffers, self._payload_bytes, deletions, layout=self._layout
-        )
-
-    def _start(self, job: Job, workers: Workers) -> None:
+        job = Job(pending, keys, slots, buffers, self._payload_bytes, layout=self._layout)
         self._jobs.add(job)
-        job.pending.jobs.add(job)
-        workers.put(partial(self._run, job))
+        pending.jobs.add(job)
+        return job
+
+    def _start(self, job: Job) -> None:
+        self._threads.put(partial(self._run, job), urgent=not job.pending.storing)
 
     def poll(self) -> Sequence[tuple[int, Verdicts]]:
         self._settle_done()
@@ -143,24 +174,38 @@ class StoreWorker:
         pending = job.pending
         self._jobs.discard(job)
         pending.jobs.discard(job)
-        if not pending.expired:
-            if not pending.storing:
-                self._scatter(job)
-            pending.decide(job.keys, job.verdicts)
-            if not pending.undecided:
-                self._end(pending)
+        if pending.storing:
+            moved = [(pending, list(job.keys), job.verdicts)]
+        else:
+            moved = self._scattered(job)
+        for owner, keys, verdicts in moved:
+            if not owner.expired:
+                owner.decide(keys, verdicts)
+        for owner in dict.fromkeys((pending, *(owner for owner, _, _ in moved))):
+            if owner.over and not owner.expired:
+                self._end(owner)
         self._pool.release(job.slots)
 
-    def _scatter(self, job: Job) -> None:
-        slots = list(compress(job.slots, job.verdicts))
-        if not slots:
-            return
+    def _scattered(self, job: Job) -> list[tuple[Pending, list[int], list[bool]]]:
+        """Copy what was loaded to everybody who waits for it; per transfer, keys and verdicts."""
+        answers = []
+        for owner, wanted in self._loads.ended(job).items():
+            if owner.expired:
+                continue
+            good = [(key, at) for key, at in wanted if job.verdicts[at]]
+            failed = bool(good) and not self._scatter(owner, good, job)
+            verdicts = [job.verdicts[at] and not failed for _, at in wanted]
+            answers.append((owner, [key for key, _ in wanted], verdicts))
+        return answers
+
+    def _scatter(self, owner: Pending, good: Sequence[tuple[int, int]], job: Job) -> bool:
         try:
-            rows = list(compress((job.pending.rows[i] for i in job.keys), job.verdicts))
-            self._copier.scatter(rows, slots).wait()
+            rows = [owner.rows[key] for key, _ in good]
+            self._copier.scatter(rows, [job.slots[at] for _, at in good]).wait()
         except Exception as error:  # noqa: BLE001 - F2: a failed transfer
             self._guard.failed("scatter", error, "the load failed")
-            job.verdicts = [False] * len(job.keys)
+            return False
+        return True
 
     def _expire(self) -> None:
         """Fail the transfers whose time has passed; their slots wait for the hung call."""
@@ -170,7 +215,7 @@ class StoreWorker:
         for pending in self._mark_expired(now):
             for job in pending.jobs:
                 self._pool.quarantine(job.slots)
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not pending)
+            self._loads.expired(pending)
             self._end(pending)
 
     def _mark_expired(self, now: float) -> list[Pending]:
@@ -179,6 +224,8 @@ class StoreWorker:
             late = [p for p in self._pending.values() if p.deadline <= now]
             for pending in late:
                 pending.expired = True
+                if pending.storing:
+                    self._late.update(dict.fromkeys(pending.jobs))
         return late
 
     def _end(self, pending: Pending) -> None:
@@ -206,28 +253,43 @@ class StoreWorker:
             self._start_loads()
 
     def close(self, deadline: float) -> Sequence[int]:
-        ends = time.monotonic() + deadline
-        self._waiting.clear()
-        in_time = self._writer.close(deadline)
-        in_time &= self._readers.close(max(0.0, ends - time.monotonic()))
+        self._loads.clear()
+        in_time = self._threads.close(deadline)
         # Loads expire before the queue is drained: nothing is copied into pages from here (L8).
         with self._verdict:
             for pending in self._pending.values():
                 pending.expired = not pending.storing
         self._mark_expired(math.inf)  # what ends after this was abandoned
         if in_time:
-            self._store.close()
+            self._operations.store.close()
         return sorted({*self._pending, *(job.pending.transfer.id for job in self._jobs)})
+
+    def figures(self) -> Mapping[str, float]:
+        """What each operation of the store took, and the slots."""
+        slots = {"slots_free": self._pool.free, "slots_quarantined": self._pool.quarantined}
+        return {**self._operations.figures(), **slots}
 
     # -- I/O threads -----------------------------------------------------------------------
 
     def _run(self, job: Job) -> None:
         """Whatever a store raises is a failed job (F2); foreign runtimes raise no ``Exception``."""
         try:
-            job.run(self._store)
+            job.run(self._operations)
         except BaseException as error:  # noqa: BLE001
             self._guard.failed("put" if job.pending.storing else "get", error, "the keys failed")
+            proceed = self._give
+        else:
+            proceed = self._start
         self._discard(job.broken)
+        self._give(job)
+        with self._verdict:
+            self._late.pop(job, None)
+            then, job.then = job.then, []
+        for after in then:
+            proceed(after)
+
+    def _give(self, job: Job) -> None:
+        """Back to the engine's thread."""
         with self._verdict:
             late = job.pending.expired
             if not late:
@@ -240,6 +302,6 @@ class StoreWorker:
     def _discard(self, names: list[bytes]) -> None:
         try:
             if names:
-                self._store.delete(names)
+                self._operations.delete(names)
         except BaseException as error:  # noqa: BLE001 - as above
             self._guard.failed("delete", error, "bytes are left")

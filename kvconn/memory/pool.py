@@ -69,6 +69,11 @@ class HostPool:
         at = self._offset(slot)
         return self._view[at : at + self.slot_bytes]
 
+    @property
+    def memory(self) -> memoryview:
+        """All slots, one after the other."""
+        return self._view
+
     def address(self, slot: int) -> int:
         """The address of the first byte of ``slot``, a multiple of 4096."""
         return self._base + self._offset(slot)

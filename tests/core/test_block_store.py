@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvconn.backend import PluginConfig
-from kvconn.blockstore import BlockStore
-from kvconn.blockstore.seal import SEAL_BYTES, object_bytes, seal, seal_holds
+from kvconn.blockstore import BlockStore, Capabilities
+from kvconn.blockstore.operations import Operations
+from kvconn.blockstore.seal import SEAL_BYTES, object_bytes, seal, seals_hold
 from kvconn.blockstore.worker import StoreWorker
 from kvconn.geometry import SLOT_ALIGNMENT
 from kvconn.identity import Namespace, Shard, content_key, object_id, parse_object_id
@@ -24,7 +25,7 @@ PAYLOAD = 1000
 
 def sealed(payload_bytes: int = PAYLOAD, name: bytes = NAME) -> bytearray:
     buffer = bytearray(b"\xaa" * object_bytes(payload_bytes))
-    seal(memoryview(buffer), name, payload_bytes)
+    seal([memoryview(buffer)], [name], payload_bytes)
     return buffer
 
 
@@ -41,7 +42,7 @@ def test_an_object_is_the_smallest_aligned_size_with_room_for_its_seal(payload):
 @pytest.mark.parametrize("payload", [1, PAYLOAD, 4096 - SEAL_BYTES, 4096, 4097])
 def test_what_was_sealed_holds_and_keeps_its_payload(payload):
     buffer = sealed(payload)
-    assert seal_holds(memoryview(buffer), NAME, payload)
+    assert seals_hold([memoryview(buffer)], [NAME], payload) == [True]
     assert buffer[:payload] == b"\xaa" * payload
     assert not any(buffer[payload:-SEAL_BYTES])
 
@@ -50,7 +51,7 @@ def test_what_was_sealed_holds_and_keeps_its_payload(payload):
 def test_K4_a_flipped_byte_anywhere_breaks_the_seal(at, flip):
     buffer = sealed()
     buffer[at] ^= flip
-    assert not seal_holds(memoryview(buffer), NAME, PAYLOAD)
+    assert seals_hold([memoryview(buffer)], [NAME], PAYLOAD) == [False]
 
 
 @pytest.mark.parametrize(
@@ -65,17 +66,17 @@ def test_K4_a_flipped_byte_anywhere_breaks_the_seal(at, flip):
     ],
 )
 def test_K4_an_object_of_another_name_is_not_that_object(name):
-    assert not seal_holds(memoryview(sealed()), name, PAYLOAD)
+    assert seals_hold([memoryview(sealed())], [name], PAYLOAD) == [False]
 
 
 def test_K4_an_object_of_another_length_is_not_that_object():
-    assert not seal_holds(memoryview(sealed()), NAME, PAYLOAD - 1)
-    assert not seal_holds(memoryview(sealed() + bytes(SLOT_ALIGNMENT)), NAME, PAYLOAD)
-    assert not seal_holds(memoryview(sealed())[SLOT_ALIGNMENT // 2 :], NAME, PAYLOAD)
+    assert seals_hold([memoryview(sealed())], [NAME], PAYLOAD - 1) == [False]
+    assert seals_hold([memoryview(sealed() + bytes(SLOT_ALIGNMENT))], [NAME], PAYLOAD) == [False]
+    assert seals_hold([memoryview(sealed())[SLOT_ALIGNMENT // 2 :]], [NAME], PAYLOAD) == [False]
 
 
 def test_zeros_are_no_object():
-    assert not seal_holds(memoryview(bytes(object_bytes(PAYLOAD))), NAME, PAYLOAD)
+    assert seals_hold([memoryview(bytes(object_bytes(PAYLOAD)))], [NAME], PAYLOAD) == [False]
 
 
 def test_a_name_that_does_not_fit_is_refused():
@@ -99,11 +100,14 @@ class Recorder(BlockStore):
         self.gate = threading.Event()
         self.gate.set()
         self.closed = 0
+        self.fails: set[str] = set()
 
     def _note(self, call: str, ids) -> None:
         self.calls.append((call, [parse_object_id(name)[3] for name in ids]))
         self.threads.add(threading.current_thread().name)
         assert self.gate.wait(20)
+        if call in self.fails:
+            raise OSError(call)
 
     def exists(self, ids):
         raise NotImplementedError
@@ -150,7 +154,9 @@ def pool():
 @pytest.fixture
 def worker(store, pages, pool):
     caches = KVCaches({"layer": pages}, num_blocks=BLOCKS)
-    worker = StoreWorker(store, pool, caches, Namespace("m").digest, Shard(), readers=2)
+    worker = StoreWorker(
+        Operations(store), pool, caches, Namespace("m").digest, Shard(), readers=2, writers=1
+    )
     yield worker
     store.gate.set()
     worker.close(20)
@@ -196,18 +202,21 @@ def test_pages_may_be_used_again_when_submit_returns(worker, store, pages):
     assert data[:PAGE] == wanted.numpy().tobytes()
 
 
-def test_a_deletion_goes_before_its_store_and_after_the_one_before(worker, store):
-    store.gate.clear()
-    first = transfer(TransferKind.STORE, keys(1))
-    second = transfer(TransferKind.STORE, keys(1, 1), evictions=keys(1))
-    worker.submit(first, [[0]])
-    worker.submit(second, [[1]])
-    store.gate.set()
-    worker.wait([first.id, second.id], 20)
+def test_a_deletion_goes_before_its_store(worker, store):
+    run(worker, transfer(TransferKind.STORE, keys(1)), [[0]])
+    run(worker, transfer(TransferKind.STORE, keys(1, 1), evictions=keys(1)), [[1]])
     assert store.calls == [
         ("put", list(keys(1))), ("delete", list(keys(1))), ("put", list(keys(1, 1))),
     ]  # fmt: skip
     assert len(store.objects) == 1
+
+
+def test_nothing_is_stored_when_what_goes_before_cannot_be_deleted(worker, store, pool):
+    store.fails = {"delete"}
+    stored = transfer(TransferKind.STORE, keys(2), evictions=keys(1, 9))
+    assert run(worker, stored, [[0], [1]]) == [False, False]
+    assert store.objects == {}
+    assert pool.free == 4
 
 
 def test_a_key_deleted_and_stored_again_is_there(worker, store):
@@ -224,11 +233,24 @@ def test_no_call_is_made_from_the_engines_thread(worker, store):
     assert all(name.startswith("kvconn-") for name in store.threads)
 
 
-def test_a_load_is_shared_among_readers_and_a_batch_is_one_call(worker, store):
+def test_a_load_is_spread_over_the_threads(worker, store):
     run(worker, transfer(TransferKind.STORE, keys(4)), [[i] for i in range(4)])
     store.calls.clear()
     run(worker, transfer(TransferKind.LOAD, keys(4)), [[i] for i in range(4)])
-    assert sorted(store.calls) == sorted([("get", list(keys(2))), ("get", list(keys(2, 2)))])
+    assert sorted(store.calls) == sorted(("get", list(keys(1, i))) for i in range(4))
+
+
+def test_a_store_that_works_in_parallel_gets_its_batch_whole(store, pages):
+    store.capabilities = Capabilities(parallel=True)
+    pool = HostPool(object_bytes(PAGE), 64)
+    caches = KVCaches({"layer": pages}, num_blocks=BLOCKS)
+    worker = StoreWorker(
+        Operations(store), pool, caches, Namespace("m").digest, Shard(), readers=2, writers=1
+    )
+    run(worker, transfer(TransferKind.STORE, keys(8)), [[i] for i in range(8)])
+    run(worker, transfer(TransferKind.LOAD, keys(8)), [[i] for i in range(8)])
+    worker.close(20)
+    assert store.calls == [("put", list(keys(8))), ("get", list(keys(8)))]
 
 
 def test_more_keys_than_slots_are_loaded_one_after_the_other(worker, store, pool):
@@ -305,5 +327,5 @@ def test_what_is_put_after_the_close_is_taken_back(worker, store):
     worker.submit(transfer(TransferKind.STORE, keys(1)), [[0]])
     worker.close(0.01)
     store.gate.set()
-    assert worker._writer.close(20)
+    assert worker._threads.close(20)
     assert store.objects == {}

@@ -11,12 +11,13 @@ import torch
 from kvconn.backend import PluginConfig
 from kvconn.blockstore import BlockStore
 from kvconn.blockstore.jobs import Job, Pending
+from kvconn.blockstore.operations import Operations
 from kvconn.blockstore.seal import (
     UNKNOWN_LAYOUT,
     layout_digest,
     object_bytes,
     seal,
-    seal_holds,
+    seals_hold,
     unseal,
 )
 from kvconn.blockstore.worker import StoreWorker
@@ -78,7 +79,7 @@ def store():
 
 def sealed(number: int, byte: int = 7, layout: bytes = UNKNOWN_LAYOUT) -> bytes:
     buffer = bytearray([byte]) * SIZE
-    seal(memoryview(buffer), NAMES[number], PAGE, layout)
+    seal([memoryview(buffer)], [NAMES[number]], PAGE, layout)
     return bytes(buffer)
 
 
@@ -94,21 +95,21 @@ def job(kind: TransferKind, count: int = 3, deletions: list[bytes] | None = None
 
 def test_a_store_job_seals_each_object_under_its_name(store):
     stored = job(TransferKind.STORE)
-    stored.run(store)
+    stored.run(Operations(store))
     assert stored.verdicts == [True] * 3
     assert store.objects == {NAMES[number]: sealed(number) for number in range(3)}
 
 
 def test_a_store_job_deletes_first(store):
     store.objects[NAMES[9]] = store.objects[NAMES[1]] = b"old"
-    job(TransferKind.STORE, deletions=[NAMES[9], NAMES[1]]).run(store)
+    job(TransferKind.STORE, deletions=[NAMES[9], NAMES[1]]).run(Operations(store))
     assert store.calls == ["delete", "put"]
     assert store.objects.keys() == set(NAMES[:3])
 
 
 def test_a_job_that_only_deletes_puts_nothing(store):
     store.objects[NAMES[9]] = b"old"
-    job(TransferKind.STORE, count=0, deletions=[NAMES[9]]).run(store)
+    job(TransferKind.STORE, count=0, deletions=[NAMES[9]]).run(Operations(store))
     assert store.calls == ["delete"]
     assert store.objects == {}
 
@@ -117,7 +118,7 @@ def test_a_job_that_expired_before_its_turn_deletes_and_moves_nothing(store):
     stored, loaded = job(TransferKind.STORE, deletions=[NAMES[9]]), job(TransferKind.LOAD)
     for late in (stored, loaded):
         late.pending.expired = True
-        late.run(store)
+        late.run(Operations(store))
         assert late.verdicts == [False] * 3
     assert store.calls == ["delete"]
 
@@ -125,7 +126,7 @@ def test_a_job_that_expired_before_its_turn_deletes_and_moves_nothing(store):
 def test_a_load_job_fills_each_buffer_with_its_object(store):
     store.objects = {NAMES[number]: sealed(number, number) for number in range(3)}
     loaded = job(TransferKind.LOAD)
-    loaded.run(store)
+    loaded.run(Operations(store))
     assert loaded.verdicts == [True] * 3
     assert [buffer[:PAGE].tolist() for buffer in loaded.buffers] == [[n] * PAGE for n in range(3)]
     assert loaded.broken == []
@@ -134,7 +135,7 @@ def test_a_load_job_fills_each_buffer_with_its_object(store):
 def test_a_load_job_names_what_is_broken_and_not_what_is_missing(store):
     store.objects = {NAMES[0]: sealed(1), NAMES[2]: sealed(2)[:-1] + b"?"}
     loaded = job(TransferKind.LOAD)
-    loaded.run(store)
+    loaded.run(Operations(store))
     assert loaded.verdicts == [False] * 3
     assert loaded.broken == [NAMES[0], NAMES[2]]
 
@@ -144,15 +145,15 @@ def test_an_object_that_is_read_short_is_not_completed_by_what_was_in_the_slot(s
     store.objects[NAMES[0]] = sealed(0)[:100]
     loaded = job(TransferKind.LOAD, count=1)
     loaded.buffers[0][:] = sealed(0)
-    loaded.run(store)
+    loaded.run(Operations(store))
     assert loaded.verdicts == [False]
 
 
 def test_an_unsealed_buffer_is_no_object():
     buffer = memoryview(bytearray(sealed(0)))
-    assert seal_holds(buffer, NAMES[0], PAGE)
+    assert seals_hold([buffer], [NAMES[0]], PAGE) == [True]
     unseal(buffer)
-    assert not seal_holds(buffer, NAMES[0], PAGE)
+    assert seals_hold([buffer], [NAMES[0]], PAGE) == [False]
 
 
 @pytest.mark.parametrize("kind", [TransferKind.LOAD, TransferKind.STORE])
@@ -175,7 +176,7 @@ def test_only_true_is_a_yes(store, monkeypatch, kind, answer, verdicts):
 
     monkeypatch.setattr(store, "get", get_and_lie)
     monkeypatch.setattr(store, "put", lambda *_: answer)
-    moving.run(store)
+    moving.run(Operations(store))
     assert moving.verdicts == verdicts
 
 
@@ -183,7 +184,7 @@ def test_only_true_is_a_yes(store, monkeypatch, kind, answer, verdicts):
 def test_a_put_of_another_number_of_verdicts_is_cut_or_fails(store, monkeypatch, answer, verdicts):
     monkeypatch.setattr(store, "put", lambda *_: answer)
     stored = job(TransferKind.STORE)
-    stored.run(store)
+    stored.run(Operations(store))
     assert stored.verdicts == verdicts
 
 
@@ -209,7 +210,7 @@ def pool():
 @pytest.fixture
 def worker(store, pool):
     caches = KVCaches({"layer": torch.ones(BLOCKS, PAGE, dtype=torch.uint8)}, num_blocks=BLOCKS)
-    worker = StoreWorker(store, pool, caches, SPACE, Shard(), readers=2)
+    worker = StoreWorker(Operations(store), pool, caches, SPACE, Shard(), readers=2, writers=1)
     yield worker
     store.open.set()
     worker.close(20)
@@ -261,7 +262,7 @@ def test_loads_get_slots_in_the_order_in_which_they_came(worker, store):
     store.open.clear()
     first = submit(worker, TransferKind.LOAD, *KEYS[:6])
     second = submit(worker, TransferKind.LOAD, *KEYS[6:8])
-    assert [pending.transfer.id for pending, _ in worker._waiting] == [first, second]
+    assert [pending.transfer.id for pending, _ in worker._loads._queue] == [first, second]
     store.open.set()
     assert verdicts(worker, first, second) == {first: [True] * 6, second: [True] * 2}
 
@@ -284,7 +285,7 @@ def test_a_quarantined_slot_is_free_when_the_hung_call_returns(worker, store, po
     assert verdicts(worker, hung) == {hung: [False, False]}
     assert [pool.free, pool.quarantined] == [2, 2]
     store.open.set()
-    assert worker._writer.close(20)
+    assert worker._threads.close(20)
     assert worker.poll() == []
     assert [pool.free, pool.quarantined] == [SLOTS, 0]
     assert store.objects == {}

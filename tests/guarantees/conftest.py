@@ -21,7 +21,7 @@ import torch
 from pydantic import ConfigDict
 
 from kvconn.backend import Backend, PluginConfig, PoolSize, Settings
-from kvconn.blockstore import BlockStore, BlockStoreBackend, StoreConfig
+from kvconn.blockstore import BlockStore, BlockStoreBackend, Capabilities, StoreConfig
 from kvconn.blockstore import worker as store_worker
 from kvconn.blockstore.seal import object_bytes
 from kvconn.config import build_backend
@@ -133,6 +133,8 @@ class ShelfConfig(StoreConfig):
 
 class ShelfStore(BlockStore):
     """A dict that can be slow, hang, fail and lie."""
+
+    capabilities = Capabilities(persistent=True, parallel=True)
 
     def __init__(self, config: ShelfConfig) -> None:
         super().__init__(config)

@@ -147,11 +147,11 @@ def test_F1_a_store_that_one_rank_could_not_make_is_a_miss(open_shelf, shelf, ke
     rig = open_shelf(ranks=2)
 
     def lie(worker):
-        def put(ids, buffers, honest=worker._side._store.put):
+        def put(ids, buffers, honest=worker._side._operations.store.put):
             return [good and keys[1] not in name for good, name in
                     zip(honest(ids, buffers), ids, strict=True)]  # fmt: skip
 
-        worker._side._store.put = put
+        worker._side._operations.store.put = put
 
     lie(rig.workers[rank])
     rig.store(PLAIN, keys)
@@ -544,10 +544,12 @@ def test_F2_whatever_get_does_is_at_worst_a_failed_load(open_shelf, shelf, keys,
     shelf.lies["get"] = STORE_LIES[kind]
     reader = Request("reader")
     assert rig.scheduler.lookup(reader, keys) == 4
-    assert rig.load(reader, keys) == [False] * 4
+    # What is answered stands for the leading objects, and each of these carries its own proof.
+    believed = 3 if kind == "too few" else 0
+    assert rig.load(reader, keys) == [True] * believed + [False] * (4 - believed)
     rig.scheduler.request_finished(reader)
     shelf.lies.clear()
-    assert works(rig, keys)
+    assert works(rig, keys[believed:])
     rig.scheduler.request_finished(PLAIN)
     assert rig.held() == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -34,6 +35,13 @@ def sweep(rig) -> None:
     while rig.scheduler.has_pending_work():
         rig.scheduler.step()
         assert time.monotonic() < ends, "the backend never comes to rest"
+
+
+def await_deletion(rig) -> None:
+    """Return when the thread that deletes has done all that it was told so far."""
+    done = threading.Event()
+    rig.backend._deletions._workers.put(done.set)
+    assert done.wait(20)
 
 
 # -- L1: leases --------------------------------------------------------------------------------
@@ -534,7 +542,6 @@ def test_L5_two_resets_in_a_row_do_not_let_a_store_be_overtaken(open_shelf, shel
     held = shelf._held["delete"]
     del shelf._held["delete"]  # only the first one hangs
     rig.scheduler.reset()
-    rig.backend._emptying[-1].join(20)
     assert rig.scheduler.prepare_store(PLAIN, keys[4:]).accepted == ()
     held.set()
     sweep(rig)
@@ -824,7 +831,7 @@ def test_L8_the_contract_is_misused_and_nothing_else_when_a_slot_is_given_back_t
 def test_L5_a_store_that_refuses_to_be_emptied_is_emptied_later(
     open_shelf, shelf, keys, monkeypatch
 ):
-    monkeypatch.setattr("kvconn.blockstore.backend._EMPTY_AGAIN_S", 0.0)
+    monkeypatch.setattr("kvconn.blockstore.deletions._AGAIN_S", 0.0)
     rig = open_shelf()
     rig.store(PLAIN, keys)
 
@@ -833,11 +840,11 @@ def test_L5_a_store_that_refuses_to_be_emptied_is_emptied_later(
 
     shelf.lies["delete"] = refuse
     rig.scheduler.reset()
-    rig.backend._emptying[-1].join(20)
+    await_deletion(rig)
     assert not rig.store(PLAIN, keys).accepted  # the deletion to come would take it along
     del shelf.lies["delete"]
     rig.scheduler.step()
-    rig.backend._emptying[-1].join(20)
+    await_deletion(rig)
     assert nothing_is_stored(rig, shelf)
     assert rig.store(PLAIN, keys).accepted == tuple(keys)
 
@@ -851,7 +858,7 @@ def test_L5_what_could_not_be_emptied_does_not_come_back(open_shelf, shelf, keys
 
     shelf.lies["delete"] = refuse
     rig.scheduler.reset()
-    rig.backend._emptying[-1].join(20)
+    await_deletion(rig)
     del shelf.lies["delete"]
     rig.close()
     assert open_shelf().hits(keys) == 0

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvconn.blockstore import BlockStore
+from kvconn.blockstore import BlockStore, Capabilities
 from kvconn.errors import ConfigurationError
 from kvconn.guard import Guard
 
@@ -37,6 +37,7 @@ class DiskStore(BlockStore):
     """Directory and files are created for their owner alone."""
 
     config: DiskConfig
+    capabilities = Capabilities(persistent=True)
 
     def __init__(self, config: DiskConfig) -> None:
         super().__init__(config)

@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 
+from kvconn.blockstore import breaker
 from kvconn.connector import Connector
 from kvconn.errors import ConfigurationError
 from kvconn.geometry import Geometry
@@ -24,19 +25,21 @@ def keys_of(objects) -> list[bytes]:
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """``True`` while no byte can be written."""
+    """``True`` while no byte can be written; once it can, it is tried again at once."""
+    monkeypatch.setattr(breaker, "_FIRST_PAUSE_S", 0.0)
+    space = pytest.MonkeyPatch()
+
+    def full(_file: int, _what: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def switch(*, on: bool) -> None:
-        if not on:
-            monkeypatch.undo()
-            return
+        if on:
+            space.setattr(os, "write", full)
+        else:
+            space.undo()
 
-        def full(_file: int, _what: object) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(os, "write", full)
-
-    return switch
+    yield switch
+    space.undo()
 
 
 # -- a restart ---------------------------------------------------------------------------------
