@@ -183,8 +183,13 @@ class WorkerConnector:
             whole[i] = bool(good)
 
     def figures(self) -> Mapping[str, float]:
-        """What this worker counts."""
-        return {"transfers": self.transfers_running, "worker_errors": self._guard.errors}
+        """What this worker counts, and what its backend does, if it has ``figures`` of its own."""
+        own = {"transfers": self.transfers_running, "worker_errors": self._guard.errors}
+        theirs = getattr(self._side, "figures", dict)
+        return {
+            **self._guard.call_for(dict, theirs, otherwise={}, consequence="they are missing"),
+            **own,
+        }
 
 
 def _check_rows(transfer: Transfer, blocks: BlockRows) -> None:

@@ -98,6 +98,9 @@ class Shelf:
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
         self.calls: Counter[str] = Counter()
+        self.capabilities = Capabilities(persistent=True, parallel=True)
+        self.options: dict[str, Any] = {}
+        """Of the configuration."""
         self.lies: dict[str, Callable[[Any], Any]] = {}
         """By method: what makes of its honest answer the one that is given; may raise."""
         self._held: dict[str, threading.Event] = {}
@@ -134,11 +137,10 @@ class ShelfConfig(StoreConfig):
 class ShelfStore(BlockStore):
     """A dict that can be slow, hang, fail and lie."""
 
-    capabilities = Capabilities(persistent=True, parallel=True)
-
     def __init__(self, config: ShelfConfig) -> None:
         super().__init__(config)
         self.shelf = config.shelf
+        self.capabilities = config.shelf.capabilities
 
     def exists(self, ids):
         self.shelf.enter("exists")
@@ -200,7 +202,7 @@ class Case:
         if self.name == "memory":
             return lambda: MemoryBackend(MemoryConfig(chunks=chunks))
         if self.name == "shelf":
-            config = ShelfConfig(capacity=objects, shelf=shelf)
+            config = ShelfConfig(capacity=objects, shelf=shelf, **shelf.options)
             return lambda: ShelfBackend(config)
         slots = chunks * geometry.ranks * geometry.slot_bytes
         url = self.url.format(path=path, slots=slots, objects=objects)
@@ -276,6 +278,8 @@ class Rig:
             for rank, pages in enumerate(self.pages)
         ]  # fmt: skip
         self.ranks = RankVerdicts(self.geometry.ranks)
+        self.ended: dict[int, list[bool]] = {}
+        """Verdicts of completed transfers that nobody asked about yet."""
 
     @property
     def blocks(self) -> int:
@@ -330,15 +334,14 @@ class Rig:
 
     def collect(self, transfer: Transfer) -> list[bool]:
         """Wait for every rank, and complete the transfer."""
-        whole: tuple[Transfer, list[bool]] | None = None
         for rank, worker in enumerate(self.workers):
             worker.wait([transfer.id], PATIENCE_S)
             for transfer_id, verdicts in worker.poll():
-                whole = self.ranks.report(rank, transfer_id, verdicts) or whole
-        assert whole is not None
-        assert whole[0].id == transfer.id
-        self.scheduler.complete_transfer(*whole)
-        return whole[1]
+                whole = self.ranks.report(rank, transfer_id, verdicts)
+                if whole is not None:
+                    self.scheduler.complete_transfer(*whole)
+                    self.ended[whole[0].id] = whole[1]
+        return self.ended.pop(transfer.id)
 
     def run(self, transfer: Transfer, rows: list[list[int]]) -> list[bool]:
         self.submit(transfer, rows)
@@ -373,8 +376,13 @@ class Rig:
 
     def load(self, request: Request, keys: Sequence[bytes]) -> list[bool]:
         """The verdict per key that was loaded; the good ones are checked bit for bit."""
-        transfer = self.begin_load(request, keys)
-        verdicts = self.collect(transfer)
+        transfer = self.scheduler.prepare_load(request, list(keys))
+        assert transfer is not None
+        return self.run_checked(transfer)
+
+    def run_checked(self, transfer: Transfer) -> list[bool]:
+        """Load; the good ones are checked bit for bit."""
+        verdicts = self.run(transfer, self.rows(len(transfer.keys)))
         rows = self.rows(len(verdicts))
         good = [i for i, moved in enumerate(verdicts) if moved]
         assert self.holds([transfer.keys[i] for i in good], [rows[i] for i in good])
