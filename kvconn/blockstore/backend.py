@@ -57,9 +57,8 @@ class BlockStoreBackend(IndexedBackend):
     # -- opening ---------------------------------------------------------------------------
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
-        store = self.Store(self.config)
-        room = int(self.config.capacity) - store.overhead()
-        return room // (store.footprint(object_bytes(geometry.chunk_bytes)) * geometry.ranks)
+        capacity, size = int(self.config.capacity), object_bytes(geometry.chunk_bytes)
+        return self.Store(self.config).objects_that_fit(capacity, size) // geometry.ranks
 
     def eviction_name(self) -> str:
         return self.config.eviction

@@ -77,13 +77,12 @@ class BlockStore(ABC):
         """Bytes that the store holds in total, all namespaces; ``None`` when it cannot tell."""
         return None
 
-    def footprint(self, object_bytes: int) -> int:
-        """What an object of ``object_bytes`` takes of the capacity, in bytes."""
-        return object_bytes
+    def objects_that_fit(self, capacity: int, object_bytes: int) -> int:
+        """How many objects of ``object_bytes`` fit into ``capacity`` bytes, whatever else is kept.
 
-    def overhead(self) -> int:
-        """Bytes of the capacity that no object can have, such as directories."""
-        return 0
+        Called before :meth:`open`, on an instance of its own.
+        """
+        return capacity // object_bytes
 
     def register(self, memory: memoryview) -> None:
         """Where ``registered_memory`` is declared: all buffers will lie in ``memory``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -10,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from kvconn_disk import DiskConfig
+from kvconn_disk import DiskBackend, DiskConfig
 from kvconn_disk.store import DiskStore
 
-from kvconn.blockstore.seal import object_bytes
 from kvconn.connector import Connector
 from kvconn.geometry import Geometry
 from kvconn.identity import Namespace, Shard, content_key
@@ -169,6 +169,16 @@ class Engine:
             assert connector.close() == []
 
 
+def capacity_for(chunks: int, geometry: Geometry) -> int:
+    """The least that holds so many, directories and all."""
+
+    def fits(capacity: int) -> bool:
+        config = DiskConfig(path="/", capacity=capacity)
+        return DiskBackend(config).chunks_that_fit(geometry) >= chunks
+
+    return bisect.bisect_left(range(1 << 30), True, key=fits)
+
+
 @pytest.fixture
 def open_engine(directory: Path) -> Iterator[Callable[..., Engine]]:
     """Opens engines over the directory, each with room for eight chunks."""
@@ -176,7 +186,7 @@ def open_engine(directory: Path) -> Iterator[Callable[..., Engine]]:
 
         def open_it(chunks: int = 8, ranks: int = 1, space: Namespace = SPACE) -> Engine:
             geometry = Geometry(block_tokens=4, block_bytes=PAGE_BYTES, ranks=ranks)
-            capacity = chunks * ranks * object_bytes(PAGE_BYTES)
+            capacity = capacity_for(chunks, geometry)
             url = f"disk://{directory}?capacity={capacity}&staging=256KiB"
             return Engine(url, geometry, space, stack)
 
