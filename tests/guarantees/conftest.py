@@ -7,6 +7,7 @@ always there, so that every rule is tested where no plugin is installed at all.
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -205,8 +206,19 @@ class Case:
             config = ShelfConfig(capacity=objects, shelf=shelf, **shelf.options)
             return lambda: ShelfBackend(config)
         slots = chunks * geometry.ranks * geometry.slot_bytes
+        if not self.pinned:  # what a store keeps beside its objects takes room, too
+            objects = self._capacity_of(chunks, geometry, path)
         url = self.url.format(path=path, slots=slots, objects=objects)
         return lambda: build_backend(url)
+
+    def _capacity_of(self, chunks: int, geometry: Geometry, path: Path) -> int:
+        """The least that holds so many chunks."""
+
+        def holds(capacity: int) -> int:
+            backend: Any = build_backend(self.url.format(path=path, objects=capacity + 1))
+            return backend.chunks_that_fit(geometry)
+
+        return 1 + bisect.bisect_left(range(1 << 26), chunks, key=holds)
 
 
 _HERE = [Case("memory"), Case("shelf", pinned=False)]

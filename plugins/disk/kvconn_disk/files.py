@@ -20,6 +20,8 @@ __all__ = ["IO", "PureIO", "best_io"]
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _YOUNG_S = 60.0
 """A file that was used less long ago does not get another time of use."""
+_READS = 3
+"""A file that keeps changing while it is read is not there."""
 
 
 class IO(Protocol):
@@ -89,22 +91,36 @@ def _errno(call: object, *arguments: object) -> int:
 
 
 def _read(path: bytes, buffer: memoryview, direct: bool) -> None:
-    file = _open(path, os.O_RDONLY, direct)
-    try:
-        status = os.fstat(file)
-        if status.st_size != len(buffer):
-            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
-        done = 0
-        while done < len(buffer):
-            count = _undirected(file, os.preadv, [buffer[done:]], done)
-            if not count:
+    """A file that was deleted meanwhile may have become another object, under the same reader."""
+    for _ in range(_READS):
+        file = _open(path, os.O_RDONLY, direct)
+        try:
+            before = os.fstat(file)
+            if before.st_size != len(buffer):
                 raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
-            done += count
-        if abs(time.time() - status.st_mtime) > _YOUNG_S:
-            with suppress(OSError):
-                os.utime(file)
-    finally:
-        os.close(file)
+            _fill(file, buffer)
+            if os.fstat(file).st_ctime_ns == before.st_ctime_ns:
+                _mark_used(file, before)
+                return
+        finally:
+            os.close(file)
+    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _fill(file: int, buffer: memoryview) -> None:
+    done = 0
+    while done < len(buffer):
+        count = _undirected(file, os.preadv, [buffer[done:]], done)
+        if not count:
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        done += count
+
+
+def _mark_used(file: int, status: os.stat_result) -> None:
+    """As file systems do with ``relatime``; also when the clock jumped back."""
+    if abs(time.time() - status.st_mtime) > _YOUNG_S:
+        with suppress(OSError):
+            os.utime(file)
 
 
 def _write(temporary: bytes, path: bytes, buffer: memoryview, direct: bool, sync: bool) -> None:

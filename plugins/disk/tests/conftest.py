@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from kvconn_disk import DiskBackend, DiskConfig
+from kvconn_disk.files import PureIO
 from kvconn_disk.store import DiskStore
 
 from kvconn.connector import Connector
@@ -27,6 +28,12 @@ BLOCKS, PAGE_BYTES = 16, 3000
 SPACE = Namespace("org/model", revision="main")
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def pure_io(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are moved by calls that a test can make fail."""
+    monkeypatch.setattr("kvconn_disk.store.best_io", lambda: (PureIO(), False))
 
 
 @pytest.fixture
@@ -176,7 +183,7 @@ def capacity_for(chunks: int, geometry: Geometry) -> int:
         config = DiskConfig(path="/", capacity=capacity)
         return DiskBackend(config).chunks_that_fit(geometry) >= chunks
 
-    return bisect.bisect_left(range(1 << 30), True, key=fits)
+    return bisect.bisect_left(range(1 << 30), 1, key=fits)
 
 
 @pytest.fixture

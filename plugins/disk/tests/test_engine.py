@@ -20,7 +20,7 @@ GEOMETRY = Geometry(4, 3000)
 
 
 def keys_of(objects) -> list[bytes]:
-    return sorted(parse_object_id(bytes.fromhex(path.stem))[3] for path in objects())
+    return sorted(parse_object_id(bytes(16) + bytes.fromhex(path.stem))[3] for path in objects())
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(breaker, "_FIRST_PAUSE_S", 0.0)
     space = pytest.MonkeyPatch()
 
-    def full(_file: int, _what: object) -> int:
+    def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def switch(*, on: bool) -> None:
         if on:
-            space.setattr(os, "write", full)
+            space.setattr(os, "posix_fallocate", full)
         else:
             space.undo()
 
