@@ -1,8 +1,8 @@
 """Batched file I/O and checksums that do not wait for Python.
 
 Each call takes lists of equal length, releases the interpreter lock once, and spreads its batch
-over up to ``threads`` threads of a pool that all callers share.  Arguments of another type or length
-raise ``TypeError``, ``ValueError`` or ``BufferError`` before anything is done.
+over up to ``threads`` threads of a pool that all callers share.  Arguments of another type or
+length raise ``TypeError``, ``ValueError`` or ``BufferError`` before anything is done.
 
 ``read_files(paths, buffers, direct, threads)``
     Fill each buffer with its file and mark the file as used; 0 or an ``errno`` per file.
