@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Annotated, Any
 
@@ -15,9 +16,10 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from kvconn.bench.disk import CHUNK_BYTES, measure_disk
 from kvconn.bench.scheduler import measure_scheduler
 from kvconn.bench.transfers import measure_transfers
-from kvconn.config import load_config
+from kvconn.config import PluginChoice, load_config
 from kvconn.errors import ConfigurationError
 
 __all__ = ["bench"]
@@ -27,6 +29,7 @@ Row = dict[str, Any]
 PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10)
 ENTRIES = (10_000, 1_000_000)
 KEYS_PER_CALL = (64, 8)
+DISK_WAYS = {"put": "write_gbps", "get": "read_gbps"}
 REACH = {
     "lookup": 3.5,
     "touch": 3.0,
@@ -40,7 +43,9 @@ REACH = {
 
 def bench(
     *,
-    backend: Annotated[str, typer.Option(help="The backend, as a URL; cpu for now.")] = "cpu://",
+    backend: Annotated[
+        str, typer.Option(help="The backend, as a URL: cpu, or one that takes a path.")
+    ] = "cpu://",
     total_mib: Annotated[
         int, typer.Option("--total-mib", min=1, help="MiB moved by each timed copy.")
     ] = 256,
@@ -48,32 +53,71 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes: half a minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
-    """Measure moving blocks against memcpy, and scheduler calls against dict.get."""
-    name = _memory_backend(backend)
-    entries, keys = (ENTRIES[:1], KEYS_PER_CALL[:1]) if quick else (ENTRIES, KEYS_PER_CALL)
-    # The scheduler first: what copies leave in the caches and the allocator would count for it.
-    jobs: list[tuple[str, Any]] = [
-        ("scheduler", (size, count)) for size in entries for count in keys
-    ]
-    jobs += [
-        ("transfers", (page, threads))
-        for page in (PAGE_BYTES[1:2] if quick else PAGE_BYTES)
-        for threads in (1, 2)
-    ]
+    """Measure a backend beside this machine's limits, in one run.
+
+    Blocks of memory beside memcpy and scheduler calls beside dict.get; a disk beside the raw disk.
+    """
+    choice = _choice(backend)
+    disk = hasattr(choice.options, "path")
+    memory = choice.name if choice.name == "cpu" else None
+    if memory is None and not disk:
+        msg = f"bench knows no limit for {choice.name!r}: use --backend cpu:// or a disk"
+        raise ConfigurationError(msg)
+    total = total_mib << 20
+    jobs = _disk_jobs(choice, total, rounds, quick) if disk else _memory_jobs(total, rounds, quick)
     found: dict[str, list[Row]] = {"transfers": [], "scheduler": []}
-    for kind, arguments in _progress(jobs):
-        if kind == "scheduler":
-            found[kind] += measure_scheduler(*arguments)
-        else:
-            page, threads = arguments
-            found[kind] += _apart(name, page, threads, total_mib << 20, rounds)
-    limits = {"memcpy_gbps": max(row["memcpy_gbps"] for row in found["transfers"])}
-    document = {"limits": limits, **found}
+    for kind, measure in _progress(jobs):
+        found[kind] += measure()
+    document = {"limits": _limits(found["transfers"]), **found}
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
         _show(found, Console(highlight=False))
     return 0
+
+
+Measure = Callable[[], list[Row]]
+
+
+def _memory_jobs(total: int, rounds: int, quick: bool) -> list[tuple[str, Measure]]:
+    """The scheduler first: what copies leave in the caches and the allocator would count for it."""
+    entries, keys = (ENTRIES[:1], KEYS_PER_CALL[:1]) if quick else (ENTRIES, KEYS_PER_CALL)
+    return [
+        *(
+            ("scheduler", partial(measure_scheduler, size, count))
+            for size in entries
+            for count in keys
+        ),
+        *(
+            ("transfers", partial(_apart, "cpu", page, threads, total, rounds))
+            for page in (PAGE_BYTES[1:2] if quick else PAGE_BYTES)
+            for threads in (1, 2)
+        ),
+    ]
+
+
+def _disk_jobs(
+    choice: PluginChoice,
+    total: int,
+    rounds: int,
+    quick: bool,
+) -> list[tuple[str, Measure]]:
+    return [
+        ("transfers", partial(measure_disk, choice, chunk, total_bytes=total, rounds=rounds))
+        for chunk in (CHUNK_BYTES[1:2] if quick else CHUNK_BYTES)
+    ]
+
+
+def _limits(transfers: list[Row]) -> Row:
+    """The best that this machine did, beside which transfers are judged."""
+    limits: Row = {}
+    for row in transfers:
+        if "memcpy_gbps" in row:
+            name, value = "memcpy_gbps", row["memcpy_gbps"]
+        else:
+            name, value = DISK_WAYS[row["op"]], row["limit_gbps"]
+        limits[name] = max(limits.get(name, 0.0), value)
+    return limits
 
 
 def _apart(name: str, page: int, threads: int, total_bytes: int, rounds: int) -> list[Row]:
@@ -94,16 +138,14 @@ def _apart(name: str, page: int, threads: int, total_bytes: int, rounds: int) ->
         return measured.result()
 
 
-def _memory_backend(url: str) -> str:
+def _choice(url: str) -> PluginChoice:
+    """``cpu`` may be named without a capacity: each size is measured with one of its own."""
     name = url.partition(":")[0]
-    if name != "cpu":
-        msg = f"bench measures memory so far and not {name!r}: use --backend cpu://"
-        raise ConfigurationError(msg)
-    load_config(f"{name}://?capacity=1MiB" if url in (name, f"{name}://") else url)
-    return name
+    bare = name == "cpu" and url in {name, f"{name}://"}
+    return load_config("cpu://?capacity=1MiB" if bare else url).backend
 
 
-def _progress(jobs: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _progress(jobs: list[tuple[str, Measure]]) -> Iterator[tuple[str, Measure]]:
     terminal = Console(stderr=True)
     yield from track(
         jobs, "measuring", console=terminal, transient=True, disable=not terminal.is_terminal
@@ -111,22 +153,42 @@ def _progress(jobs: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _show(found: dict[str, list[Row]], console: Console) -> None:
-    moves = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Moving blocks, beside memcpy")
+    if found["transfers"]:
+        console.print(_moves(found["transfers"]))
+    if found["scheduler"]:
+        console.print(_calls(found["scheduler"]))
+        console.print("longest: processor time of the longest call, in µs")
+
+
+def _moves(rows: list[Row]) -> Table:
+    limit = "memcpy" if "memcpy_gbps" in rows[0] else "disk"
+    moves = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"Moving blocks, beside {limit}")
     for title in ("backend", "op"):
         moves.add_column(title)
-    for title in ("page", "chunk", "threads", "GB/s", "memcpy", "ratio"):
+    for title in ("page", "chunk", "threads", "GB/s", limit, "ratio"):
         moves.add_column(title, justify="right")
-    for row in found["transfers"]:
+    for row in rows:
         moves.add_row(
             row["backend"],
             row["op"],
-            f"{row['page_bytes'] >> 10} KiB",
+            f"{row['page_bytes'] >> 10:,} KiB",
             f"{row['chunk_bytes'] >> 10:,} KiB",
             str(row["threads"]),
-            f"{row['gbps']:.1f}",
-            f"{row['memcpy_gbps']:.1f}",
-            _judged(row["ratio"], 0.45 if row["page_bytes"] < 16 << 10 else 0.6, more=True),
+            f"{row['gbps']:.2f}",
+            f"{row.get('memcpy_gbps', row.get('limit_gbps')):.2f}",
+            _judged(row["ratio"], _wanted(row), more=True),
         )
+    return moves
+
+
+def _wanted(row: Row) -> float:
+    """The ratio to reach."""
+    if "limit_gbps" in row:
+        return 0.9
+    return 0.45 if row["page_bytes"] < PAGE_BYTES[1] else 0.6
+
+
+def _calls(rows: list[Row]) -> Table:
     calls = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -136,7 +198,7 @@ def _show(found: dict[str, list[Row]], console: Console) -> None:
     calls.add_column("op", no_wrap=True)
     for title in ("entries", "keys", "µs/key", "dict.get", "ratio", "reach", "longest"):
         calls.add_column(title, justify="right", no_wrap=True)
-    for row in found["scheduler"]:
+    for row in rows:
         reach = REACH[row["op"]]
         told = row["keys"] == KEYS_PER_CALL[0]
         calls.add_row(
@@ -149,9 +211,7 @@ def _show(found: dict[str, list[Row]], console: Console) -> None:
             f"{reach:g}" if told else "-",
             f"{row['call_cpu_us_max']:.0f}",
         )
-    console.print(moves)
-    console.print(calls)
-    console.print("longest: processor time of the longest call, in µs")
+    return calls
 
 
 def _judged(ratio: float, reach: float, *, more: bool) -> Text:
