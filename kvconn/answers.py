@@ -9,7 +9,7 @@ from kvconn.errors import KvconnError
 from kvconn.identity import Key
 from kvconn.types import BlockState, StorePlan, Transfer, TransferKind
 
-__all__ = ["BrokenAnswer", "check_load", "check_plan", "leading_hits"]
+__all__ = ["BrokenAnswer", "check_load", "check_moves", "check_plan", "leading_hits"]
 
 _MISS, _PENDING = int(BlockState.MISS), int(BlockState.PENDING)
 _ONLY_HITS = bytes(int(state == BlockState.HIT) for state in range(256))
@@ -57,3 +57,12 @@ def check_plan(plan: StorePlan, keys: list[Key]) -> None:
     accepted = set(plan.accepted)
     if len(accepted) < len(plan.accepted) or not accepted.issubset(keys):
         raise BrokenAnswer("accepted keys that were not offered, or twice")
+
+
+def check_moves(answer: Sequence[Transfer] | None) -> list[Transfer]:
+    """What a step answered, as a list of moves."""
+    moves = list(answer or ())
+    for move in moves:
+        if move.kind is not TransferKind.MOVE or not move.keys:
+            raise BrokenAnswer(f"a step with a {move.kind.name} of {len(move.keys)} keys")
+    return moves

@@ -137,8 +137,9 @@ class Backend(ABC):
         """Give the request's lease up."""
         self.release(request)
 
-    def step(self) -> None:
+    def step(self) -> Sequence[Transfer] | None:
         """Nothing by default."""
+        return None
 
     def has_pending_work(self) -> bool:
         """No by default."""

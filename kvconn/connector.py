@@ -22,6 +22,7 @@ from kvconn.memory import KVCaches
 from kvconn.registry import PluginManager
 from kvconn.scheduler import SchedulerConnector
 from kvconn.secrets import conceal
+from kvconn.tiers import compose
 from kvconn.worker import WorkerConnector
 
 __all__ = ["Connector"]
@@ -42,17 +43,20 @@ class Connector:
     def __init__(
         self, config: ConnectorConfig, *, wrap: Callable[[Backend], Backend] | None = None
     ) -> None:
-        """``wrap`` puts something between the connector and its backend: a counter, a fault."""
+        """``wrap`` puts something before the backend, before each tier: a counter, a fault."""
         self.config = config
-        self.backend_name = config.backend.name
-        backend = build_backend(config.backend)
-        self._backend = backend if wrap is None else wrap(backend)
+        tiers = _named_tiers(config)
+        if wrap is not None:
+            tiers = [(name, wrap(backend)) for name, backend in tiers]
+        self.backend_name = " over ".join(name for name, _ in tiers)
+        self._backend = compose(tiers, config.write)
         self._policies = build_policies(config)
-        for choice in (config.backend, *config.policies):
+        for choice in (*config.tiers, *config.policies):
             conceal(choice.options)
         self.plugins = PluginManager()
         """What is registered; the hooks are called on the bound methods, never through it."""
-        self.plugins.register(self._backend, self.backend_name)
+        for name, backend in tiers:
+            self.plugins.register(backend, name)
         for name, policy in self._policies:
             self.plugins.register(policy, name)
         self.plugins.check_pending()
@@ -130,3 +134,16 @@ class Connector:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _named_tiers(config: ConnectorConfig) -> list[tuple[str, Backend]]:
+    """Each backend by a name of its own: a second disk is ``disk#2``."""
+    tiers: list[tuple[str, Backend]] = []
+    for choice in config.tiers:
+        backend = build_backend(choice)
+        known = sum(other.name == choice.name for other in config.tiers[: len(tiers)])
+        name = f"{choice.name}#{known + 1}" if known else choice.name
+        if known and hasattr(backend, "tier"):
+            backend.tier = name  # names it in events and resets
+        tiers.append((name, backend))
+    return tiers

@@ -140,8 +140,12 @@ class BackendSpec:
     # -- the whole, scheduler side ---------------------------------------------------------
 
     @hookspec
-    def step(self) -> None:
-        """Once per engine step: leases that ran out, background work that ended."""
+    def step(self) -> Sequence[Transfer] | None:
+        """Once per engine step: leases that ran out, background work that ended.
+
+        Answers transfers of kind ``MOVE`` that workers are to be given, with no rows: work of the
+        backend's own that belongs to no request.  ``None``, or raising: none.
+        """
 
     @hookspec
     def has_pending_work(self) -> bool:

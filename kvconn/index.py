@@ -55,6 +55,8 @@ class ChunkIndex:
         self._leases: dict[str, Lease] = {}
         self._unpinned_leases: dict[str, Lease] = {}
         self._version = 0
+        self.places: list[int] = []
+        """The entries of the keys that the last :meth:`reserve` evicted."""
         self.evicted = 0
         """Entries evicted since the index was made."""
 
@@ -211,14 +213,15 @@ class ChunkIndex:
     def make_room(self, count: int) -> list[Key]:
         """Evict until ``count`` entries are free, or nothing more can be evicted."""
         missing = count - self.room
+        self.places = []
         if missing <= 0:
             return []
         self._pin_leases()
         missing = min(missing, self._idle)
         if not missing:
             return []
-        victims, evicted = self._evict(missing)
-        self._free += victims
+        self.places, evicted = self._evict(missing)
+        self._free += self.places
         return evicted
 
     def _evict(self, count: int) -> tuple[list[int], list[Key]]:

@@ -97,7 +97,11 @@ class IndexedBackend(Backend):
         if not accepted:
             return None
         transfer = self._transfer(TransferKind.STORE, request, accepted, entries, evicted)
-        return StorePlan(transfer.keys, transfer, evicted)
+        return StorePlan(transfer.keys, transfer, evicted, self._places() if evicted else ())
+
+    def _places(self) -> Sequence[int]:
+        """Where the bytes of what was just evicted still lie, if they do."""
+        return ()
 
     def _at_most(self) -> int | None:
         """How many chunks may begin to be stored now; ``None``: as many as there is room for."""
@@ -136,8 +140,9 @@ class IndexedBackend(Backend):
     def _wasted(self, keys: Sequence[Key]) -> None:
         """Bytes of ``keys`` may lie somewhere that nothing refers to; nothing to do by default."""
 
-    def step(self) -> None:
+    def step(self) -> Sequence[Transfer] | None:
         self._index.expire()
+        return None
 
     def reset(self) -> Mapping[str, int]:
         self._events.cleared()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from kvconn.answers import BrokenAnswer, check_load, check_plan, leading_hits
+from kvconn.answers import BrokenAnswer, check_load, check_moves, check_plan, leading_hits
 from kvconn.backend import Backend, Settings
 from kvconn.errors import (
     ConnectorClosed,
@@ -245,9 +245,20 @@ class SchedulerConnector:
 
     # -- the whole -------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Once per engine step."""
-        self._call("step", consequence="background work waits for the next step")
+    def step(self) -> list[Transfer]:
+        """Once per engine step.
+
+        Answers transfers of kind ``MOVE``: hand each to every worker, with ``[]`` for rows, and
+        complete it like any other.
+        """
+        moves: list[Transfer] = self._guard.call_for(
+            check_moves,
+            self._backend.step,
+            otherwise=[],
+            consequence="its work waits for the next step",
+        )
+        self._inflight.update((move.id, move) for move in moves)
+        return moves
 
     def has_pending_work(self) -> bool:
         """Must an idle engine go on stepping?  Yes while a transfer runs."""

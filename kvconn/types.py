@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,11 +25,15 @@ __all__ = [
     "StorePlan",
     "Transfer",
     "TransferKind",
+    "WriteMode",
     "new_transfer_id",
 ]
 
 ABSENT = -1
 """The block id that means *do not move this block* in a row of :data:`BlockRows`."""
+
+WriteMode = Literal["write_through", "write_back"]
+"""With tiers: a slower one gets what is stored at once, or what the faster one evicts."""
 
 BlockRows = Sequence[Sequence[int]]
 """One row per key, ``blocks_per_chunk`` engine block ids a row, each an id or :data:`ABSENT`."""
@@ -141,6 +145,9 @@ class StorePlan:
     """The transfer of exactly those keys; ``None`` when there are none."""
     evicted: Sequence[Key] = ()
     """Keys that are gone to make room."""
+    evicted_locations: Sequence[int] = ()
+    """Where the bytes of ``evicted`` still lie until the transfer is submitted, as in
+    :attr:`Transfer.locations`; empty where they are gone already."""
 
 
 class EventKind(IntEnum):

@@ -273,13 +273,14 @@ class BlockStoreBackend(IndexedBackend):
 
     # -- the whole -------------------------------------------------------------------------
 
-    def step(self) -> None:
+    def step(self) -> Sequence[Transfer] | None:
         super().step()
         self._adopt_recovered(_PER_STEP)
         self._age()
         if self._capabilities.scheduler_visible:
             self._evict_ahead()
             self._index.free(self._deletions.step(self._index.holds))
+        return None
 
     def _evict_ahead(self) -> None:
         """From the high watermark down to the low one, so that a store need not wait for it."""

@@ -37,7 +37,7 @@ __all__ = ["StoreWorker"]
 _LARGEST_BATCH = 16
 """Objects of one call, so that no load waits long behind a store, and checksums of one batch are
 made while another moves."""
-_OVERLAP = 3
+_OVERLAP = 6
 """Calls of a store that moves a batch in parallel by itself: while one moves, what another one
 brought is checked and copied."""
 
@@ -66,7 +66,7 @@ class StoreWorker:
         self._guard = Guard("block store", passes_exit_on=False)
         self._threads = Lanes(readers, writers, "store")
         parallel = operations.store.capabilities.parallel
-        self._spread = min(_OVERLAP, readers) if parallel else readers + writers
+        self._spread = min(_OVERLAP, readers + writers) if parallel else readers + writers
         """Over how many calls a transfer is spread."""
         self._largest = max(1, min(_LARGEST_BATCH, pool.slots // 4))
         self._pending: dict[int, Pending] = {}

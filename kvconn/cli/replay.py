@@ -16,7 +16,7 @@ from kvconn.cli.replay_table import show
 from kvconn.config import redact
 from kvconn.engine import KVShape
 from kvconn.engine.replay import replay as run_replay
-from kvconn.errors import ConfigurationError
+from kvconn.types import WriteMode
 from kvconn.workload import BLOCK_TOKENS, read_trace, sample_path
 
 if TYPE_CHECKING:
@@ -36,8 +36,13 @@ def replay(
     ] = None,
     *,
     backend: Annotated[
-        list[str], typer.Option(help="The backend, as a URL or a .toml or .json file.")
+        list[str],
+        typer.Option(help="A URL, or a .toml or .json file; several are tiers, fastest first."),
     ] = [_DEFAULT],  # noqa: B006 - typer shows it in the help and copies it
+    write: Annotated[
+        WriteMode,
+        typer.Option(help="Slower tiers get what is stored, or what faster ones evict."),
+    ] = "write_through",
     local_blocks: Annotated[
         int | None,
         typer.Option(min=1, help="Blocks in the engine; else twice what the longest prompt has."),
@@ -63,9 +68,6 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Run a workload; 1 if a block was wrong, something leaked, or a skip was not kept."""
-    if len(backend) != 1:
-        msg = f"{len(backend)} backends would be tiers, which are not there yet: give one --backend"
-        raise ConfigurationError(msg)
     path = sample_path() if trace is None else trace
     requests = list(islice(read_trace(path), limit))
     shape = KVShape(
@@ -78,7 +80,7 @@ def replay(
     with _progress(len(requests)) as on_progress:
         report = run_replay(
             requests,
-            backend[0],
+            backend[0] if len(backend) == 1 else {"backend": backend, "write": write},
             shape,
             skip_fraction=skip_fraction,
             seed=seed,
@@ -89,7 +91,8 @@ def replay(
         typer.echo(json.dumps(report.as_dict(), indent=2))
     else:
         name = "the packaged sample" if trace is None else path.name
-        show(report, Console(highlight=False), trace=name, backend=redact(backend[0]))
+        shown = "  over  ".join(map(redact, backend))
+        show(report, Console(highlight=False), trace=name, backend=shown)
     return 0 if report.good else 1
 
 

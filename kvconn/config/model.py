@@ -6,15 +6,16 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kvconn.backend import PluginConfig
 from kvconn.config.choice import PluginChoice, choose
 from kvconn.config.options import validate
 from kvconn.errors import ConfigurationError
 from kvconn.registry import BACKENDS, POLICIES, PREFIX_SKIP
+from kvconn.types import WriteMode
 
 __all__ = ["ConnectorConfig", "load_config"]
 
@@ -23,14 +24,15 @@ _SKIP = PluginChoice(name=PREFIX_SKIP, options=PluginConfig())
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _one_backend(source: object) -> PluginChoice:
-    """The one place that knows that tiers are still to come."""
-    if isinstance(source, list | tuple):
-        if len(source) != 1:
-            msg = f"backend lists {len(source)} backends and tiers are not there yet: give one"
-            raise ConfigurationError(msg)
-        source = source[0]
+def _backend(source: object) -> PluginChoice:
     return choose(BACKENDS, source)
+
+
+def _behind(sources: object) -> tuple[PluginChoice, ...]:
+    if not isinstance(sources, list | tuple):
+        msg = "behind is a list: write backend as a list instead, the fastest first"
+        raise ConfigurationError(msg)
+    return tuple(choose(BACKENDS, source) for source in sources)
 
 
 def _with_skip(sources: object) -> tuple[PluginChoice, ...]:
@@ -54,8 +56,13 @@ class ConnectorConfig(BaseModel):
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    backend: Annotated[PluginChoice, BeforeValidator(_one_backend)]
+    backend: Annotated[PluginChoice, BeforeValidator(_backend)]
+    """The only one, or the fastest: a list of several makes tiers of them."""
+    behind: Annotated[tuple[PluginChoice, ...], BeforeValidator(_behind)] = ()
+    """The other tiers, from fast to slow."""
     policies: Annotated[tuple[PluginChoice, ...], BeforeValidator(_with_skip)] = ()
+    write: WriteMode = "write_through"
+    """With tiers: the slower ones get what is stored at once, or what the faster ones evict."""
     lease_seconds: Seconds = 60.0
     """How long a reported hit is kept for a request that does nothing about it."""
     transfer_timeout_s: Seconds = 30.0
@@ -64,6 +71,33 @@ class ConnectorConfig(BaseModel):
     """Raise when the engine breaks the contract, instead of counting it."""
     events: bool = False
     """Collect what is stored and removed, for routers that follow it."""
+
+    @property
+    def tiers(self) -> tuple[PluginChoice, ...]:
+        """Every backend, the fastest first."""
+        return self.backend, *self.behind
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, given: object) -> object:
+        """``backend`` may be a list."""
+        if not isinstance(given, Mapping):
+            return given
+        backends = given.get("backend")
+        if not isinstance(backends, list | tuple):
+            return given
+        if not backends:
+            msg = 'backend is an empty list: write backend = ["cpu://?capacity=8GiB"]'
+            raise ConfigurationError(msg)
+        return {**given, "backend": backends[0], "behind": tuple(backends[1:])}
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for number, choice in enumerate(self.tiers):
+            if choice in self.tiers[:number]:
+                msg = f"backend {choice.name!r} is listed twice with the same options: list it once"
+                raise ConfigurationError(msg)
+        return self
 
 
 def load_config(source: str | Path | Mapping[str, Any] | ConnectorConfig) -> ConnectorConfig:

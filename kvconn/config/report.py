@@ -28,8 +28,11 @@ def log_resolved(config: ConnectorConfig) -> None:
     """One line at INFO; the connector calls this once, when it opens."""
     policies = ", ".join(_described(choice) for choice in config.policies)
     rest = {name: getattr(config, name) for name in ConnectorConfig.model_fields}
-    settings = " ".join(f"{k}={v}" for k, v in rest.items() if k not in {"backend", "policies"})
-    _log.info("backend %s; policies %s; %s", _described(config.backend), policies, settings)
+    settings = " ".join(
+        f"{k}={v}" for k, v in rest.items() if k not in {"backend", "behind", "policies"}
+    )
+    backends = ", then ".join(_described(choice) for choice in config.tiers)
+    _log.info("backend %s; policies %s; %s", backends, policies, settings)
 
 
 def redact(url: str) -> str:

@@ -56,7 +56,9 @@ class Engine:
         self.scheduler = scheduler
         self.workers = workers
         self.blocks = LocalBlocks(num_blocks)
-        self._transfers = TransfersInFlight(len(workers), self.blocks)
+        self._transfers = TransfersInFlight(
+            len(workers), self.blocks, scheduler.geometry.blocks_per_chunk
+        )
         self._state = EngineState(
             scheduler, self.blocks, self._transfers, limits or Limits(), self._flush
         )
@@ -109,7 +111,7 @@ class Engine:
 
     def step(self) -> None:
         """Plan one step, execute one, hear what ended."""
-        self.scheduler.step()
+        self._begin_step()
         plan = self._planner.plan()
         if self.asynchronous:
             plan, self._ahead = self._ahead, plan
@@ -126,12 +128,14 @@ class Engine:
     def drain(self, deadline: float) -> bool:
         """Step until every request and transfer has ended; ``False`` after ``deadline`` seconds."""
         ends = time.monotonic() + deadline
-        while self.busy:
-            if time.monotonic() > ends:
-                return False
-            self.step()
-        self.scheduler.step()
-        return True
+        while True:
+            while self.busy:
+                if time.monotonic() > ends:
+                    return False
+                self.step()
+            self._begin_step()
+            if not self.busy:
+                return True
 
     @property
     def unfinished(self) -> int:
@@ -172,6 +176,13 @@ class Engine:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _begin_step(self) -> None:
+        """The backend's own moves go to every worker; no block of ours takes part."""
+        for transfer in self.scheduler.step():
+            self._transfers.start(transfer, [], [])
+            for worker in self.workers:
+                worker.move(transfer.to_bytes())
+
     def _sample(self, plan: Plan) -> None:
         """Every request whose known tokens are all computed samples one more, or is complete."""
         for span in plan.spans:
@@ -197,7 +208,7 @@ class Engine:
                 self.scheduler.complete_transfer(ended.transfer, ended.verdicts)
                 if ended.transfer.kind is TransferKind.LOAD:
                     self._loaded(ended)
-                else:
+                elif ended.transfer.kind is TransferKind.STORE:
                     self.figures.stored += len(ended.moved)
                     self._observe("stored", ended.transfer.request_id, ended.moved)
 
@@ -230,7 +241,7 @@ class Engine:
     def _let_stores_catch_up(self) -> None:
         ends = time.monotonic() + self._state.limits.patience_s
         while self._transfers.blocks_storing > self._storing_blocks and time.monotonic() < ends:
-            self._wait_for(self._transfers.oldest(TransferKind.STORE))
+            self._wait_for(self._transfers.oldest(TransferKind.STORE, TransferKind.MOVE))
 
     def _wait_for(self, transfer_id: int | None) -> None:
         if transfer_id is not None:

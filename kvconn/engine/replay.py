@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvconn.config import ConnectorConfig, load_config
 from kvconn.engine.opening import open_engine
@@ -16,7 +16,7 @@ from kvconn.testing.counting import CountingBackend
 from kvconn.types import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvconn.backend import Backend
     from kvconn.engine.engine import Engine
@@ -33,7 +33,7 @@ _PATIENCE_S = 90.0
 
 def replay(
     trace: Sequence[TraceRequest],
-    source: str | ConnectorConfig,
+    source: str | Mapping[str, Any] | ConnectorConfig,
     shape: KVShape,
     *,
     skip_fraction: float = 0.0,
@@ -66,7 +66,8 @@ def replay(
         engine.drain(_PATIENCE_S)
         on_progress(len(trace), engine)
         seconds = time.perf_counter() - began
-        return report(engine, doors[0], config.backend.name, seconds)
+        # The first rank's connector, which has the scheduler half, has the first doors.
+        return report(engine, doors[: len(config.tiers)], [c.name for c in config.tiers], seconds)
 
 
 def _make_room(engine: Engine) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kvconn.engine.engine import Engine
     from kvconn.engine.figures import BusyTime
@@ -122,13 +122,17 @@ class ReplayReport:
         return asdict(self)
 
 
-def report(engine: Engine, door: CountingBackend, tier: str, seconds: float) -> ReplayReport:
-    """What ``engine``, at rest, and the counter at its backend's ``door`` say."""
+def report(
+    engine: Engine, doors: Sequence[CountingBackend], names: Sequence[str], seconds: float
+) -> ReplayReport:
+    """What ``engine``, at rest, and the counter at each tier's door say; the fastest first."""
     figures, geometry = engine.figures, engine.scheduler.geometry
     stats, leaks = engine.scheduler.collect_stats(), engine.leaks()
     block_bytes = geometry.block_bytes * geometry.ranks
     loaded_bytes, stored_bytes = figures.loaded * block_bytes, figures.stored * block_bytes
-    plain, skipping, size = door.plain, door.skipping, geometry.blocks_per_chunk
+    size = geometry.blocks_per_chunk
+    skipping = [door.skipping for door in doors]
+    accepted = max(door.plain.accepted + door.skipping.accepted for door in doors)
     worker_errors = sum(worker.connector.errors for worker in engine.workers)
     return ReplayReport(
         requests=figures.requests,
@@ -138,19 +142,23 @@ def report(engine: Engine, door: CountingBackend, tier: str, seconds: float) -> 
             local_hits=figures.local_hits,
             external_hits=figures.external_hits,
             computed=figures.computed,
-            accepted=(plain.accepted + skipping.accepted) * size,
-            evicted=(plain.evicted + skipping.evicted) * size,
+            accepted=accepted * size,
+            evicted=sum(door.plain.evicted + door.skipping.evicted for door in doors) * size,
             stored=figures.stored,
             checked=sum(worker.checked_blocks for worker in engine.workers),
         ),
         hit_rate=figures.hit_rate,
-        tiers=[Tier(tier, figures.external_hits, loaded_bytes, stored_bytes)],
+        tiers=(
+            [Tier(names[0], figures.external_hits, loaded_bytes, stored_bytes)]
+            if len(names) == 1
+            else [_tier(name, stats, size, block_bytes) for name in names]
+        ),
         wrong_blocks=engine.wrong_blocks,
         skip=Skip(
-            requests=skipping.started,
-            backend_lookups=skipping.lookups,
-            backend_loads=skipping.loads,
-            accepted=skipping.accepted * size,
+            requests=skipping[0].started,
+            backend_lookups=sum(calls.lookups for calls in skipping),
+            backend_loads=sum(calls.loads for calls in skipping),
+            accepted=max(calls.accepted for calls in skipping) * size,
         ),
         leaks=Leaks(**leaks),
         failures=Failures(
@@ -163,6 +171,11 @@ def report(engine: Engine, door: CountingBackend, tier: str, seconds: float) -> 
         store_gbps=_rate(stored_bytes, (worker.storing for worker in engine.workers)),
         seconds=seconds,
     )
+
+
+def _tier(name: str, stats: Mapping[str, float], size: int, block_bytes: int) -> Tier:
+    loaded, stored = (int(stats[f"{name}_{what}"]) * size for what in ("loaded", "stored"))
+    return Tier(name, loaded, loaded * block_bytes, stored * block_bytes)
 
 
 def _lookup_time(nanoseconds: list[int]) -> LookupTime:

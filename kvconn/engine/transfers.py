@@ -39,7 +39,8 @@ class _Running:
 class TransfersInFlight:
     """From ``prepare_load`` or ``prepare_store`` to the last rank's verdict (L4)."""
 
-    def __init__(self, ranks: int, blocks: LocalBlocks) -> None:
+    def __init__(self, ranks: int, blocks: LocalBlocks, blocks_per_chunk: int) -> None:
+        self._blocks_per_chunk = blocks_per_chunk
         self._verdicts = RankVerdicts(ranks)
         self._blocks = blocks
         self._running: dict[int, _Running] = {}
@@ -79,18 +80,18 @@ class TransfersInFlight:
             running.held = []
         return let_go
 
-    def oldest(self, kind: TransferKind | None = None) -> int | None:
-        """The transfer (of ``kind``) that has run longest."""
+    def oldest(self, *kinds: TransferKind) -> int | None:
+        """The transfer (of one of ``kinds``, if any are given) that has run longest."""
         running = self._running.items()
-        return next((i for i, r in running if kind in (None, r.transfer.kind)), None)
+        return next((i for i, r in running if not kinds or r.transfer.kind in kinds), None)
 
     @property
     def blocks_storing(self) -> int:
-        """Blocks on their way to the backend."""
+        """Blocks on their way to the backend, or from one tier of it to another."""
         return sum(
-            sum(map(len, running.indices))
+            len(running.transfer.keys) * self._blocks_per_chunk
             for running in self._running.values()
-            if running.transfer.kind is TransferKind.STORE
+            if running.transfer.kind is not TransferKind.LOAD
         )
 
     def report(self, rank: int, transfer_id: int, verdicts: Sequence[bool]) -> Ended | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvconn.engine.content import BlockContent
 from kvconn.engine.figures import BusyTime
+from kvconn.engine.plan import Move
 from kvconn.types import ABSENT, Transfer, TransferKind
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvconn.backend import Verdicts
     from kvconn.engine.paged import PagedKV
-    from kvconn.engine.plan import Move, Work
+    from kvconn.engine.plan import Work
     from kvconn.identity import Key
     from kvconn.worker import WorkerConnector
 
@@ -48,6 +49,12 @@ class EngineWorker:
             self._submit(move, self.storing)
         self._hear()
 
+    def move(self, wire: bytes) -> None:
+        """A transfer between tiers: begin it, and report it like any other."""
+        transfer = Transfer.from_bytes(wire)
+        self._running[transfer.id] = transfer, Move(wire, [], [])
+        self.connector.submit(transfer, [])
+
     def poll(self) -> list[tuple[int, Verdicts]]:
         """``(transfer id, verdicts)`` of what ended since the last call."""
         self._hear()
@@ -73,7 +80,7 @@ class EngineWorker:
             if transfer.kind is TransferKind.LOAD:
                 self.loading.end()
                 loaded.append((move, verdicts))
-            else:
+            elif transfer.kind is TransferKind.STORE:
                 self.storing.end()
             self._ended.append((transfer_id, verdicts))
         for move, verdicts in loaded:

@@ -98,8 +98,8 @@ class CountingBackend(Backend):
         self._calls(request).finished += 1
         self.inner.request_finished(request)
 
-    def step(self) -> None:
-        self.inner.step()
+    def step(self) -> Sequence[Transfer] | None:
+        return self.inner.step()
 
     def has_pending_work(self) -> bool:
         return self.inner.has_pending_work()

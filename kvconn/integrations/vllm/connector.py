@@ -61,7 +61,8 @@ class KVConnConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         refuse_unsupported(self._kv_transfer_config, vllm_config, kv_cache_config)
         config, self._options = read_options(self._kv_transfer_config.kv_connector_extra_config)
-        refuse_private_hashes(vllm_config, load_backend_class(config.backend.name))
+        for choice in config.tiers:
+            refuse_private_hashes(vllm_config, load_backend_class(choice.name))
         chunk = self._options.blocks_per_chunk
         _log_as_vllm_does()
         self._guard = Guard("vLLM connector")

@@ -42,6 +42,8 @@ class StepOrders(KVConnectorMetadata):
     stores: list[Store] = field(default_factory=list)
     flush: list[int] = field(default_factory=list)
     """Stores whose blocks this step may overwrite."""
+    moves: list[bytes] = field(default_factory=list)
+    """Transfers of the backend's own, in which no block takes part."""
     idle: bool = False
     """Nothing is computed in this step, so that a worker may wait a little for I/O."""
 

@@ -95,14 +95,22 @@ class SchedulerSide:
 
     def orders(self, output: SchedulerOutput) -> StepOrders:
         """What the workers have to do in this step, beside computing ``output``."""
-        self.scheduler.step()
+        moves = self.scheduler.step()
+        for move in moves:
+            self._verdicts.expect(move)
         for request_id in output.preempted_req_ids or ():
             if (tracked := self._requests.get(request_id)) is not None:
                 self._flush += tracked.storing
         stores = self._stores(output)
         loads, self._loads = self._loads, []
         flush, self._flush = self._flush, []
-        return StepOrders(loads, stores, flush, idle=not output.total_num_scheduled_tokens)
+        return StepOrders(
+            loads,
+            stores,
+            flush,
+            [move.to_bytes() for move in moves],
+            idle=not output.total_num_scheduled_tokens,
+        )
 
     def _stores(self, output: SchedulerOutput) -> list[Store]:
         stores = []

@@ -59,6 +59,8 @@ class WorkerSide:
     def load(self, orders: StepOrders) -> None:
         """Start this step's loads."""
         self._idle = orders.idle
+        for move in orders.moves:
+            self._submit(move, [], None)
         for load in orders.loads:
             if load.transfer is None:
                 self._receive(load, [])

@@ -12,6 +12,8 @@ from kvconn.indexed import IndexedBackend
 from kvconn_cpu.worker import CpuWorker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvconn.geometry import Geometry
     from kvconn.identity import Namespace, Shard
     from kvconn.memory import HostPool, KVCaches
@@ -45,6 +47,9 @@ class CpuBackend(IndexedBackend):
 
     def eviction_name(self) -> str:
         return self.config.eviction
+
+    def _places(self) -> Sequence[int]:
+        return self._index.places
 
     def pool_size(self, geometry: Geometry) -> PoolSize:
         return PoolSize(self.chunks_that_fit(geometry), geometry.slot_bytes)
