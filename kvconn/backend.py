@@ -137,6 +137,10 @@ class Backend(ABC):
         """Give the request's lease up."""
         self.release(request)
 
+    def holds(self, keys: list[Key]) -> Sequence[bool]:
+        """Which keys it has or is storing, without a lease, for compositions; none by default."""
+        return [False] * len(keys)
+
     def step(self) -> Sequence[Transfer] | None:
         """Nothing by default."""
         return None

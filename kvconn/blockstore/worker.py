@@ -142,7 +142,7 @@ class StoreWorker:
     def _start_loads(self) -> None:
         while (waiting := self._loads.first()) is not None:
             pending, keys = waiting
-            count = min(self._batch(len(keys)), self._pool.free)
+            count = min(self._batch(len(pending.names)), len(keys), self._pool.free)
             slots = self._pool.acquire(count) if count else None
             if slots is None:
                 return

@@ -61,8 +61,6 @@ class ConnectorConfig(BaseModel):
     behind: Annotated[tuple[PluginChoice, ...], BeforeValidator(_behind)] = ()
     """The other tiers, from fast to slow."""
     policies: Annotated[tuple[PluginChoice, ...], BeforeValidator(_with_skip)] = ()
-    write: WriteMode = "write_through"
-    """With tiers: the slower ones get what is stored at once, or what the faster ones evict."""
     lease_seconds: Seconds = 60.0
     """How long a reported hit is kept for a request that does nothing about it."""
     transfer_timeout_s: Seconds = 30.0
@@ -71,6 +69,8 @@ class ConnectorConfig(BaseModel):
     """Raise when the engine breaks the contract, instead of counting it."""
     events: bool = False
     """Collect what is stored and removed, for routers that follow it."""
+    write: WriteMode = "write_through"
+    """With tiers: the slower ones get what is stored at once, or what the faster ones evict."""
 
     @property
     def tiers(self) -> tuple[PluginChoice, ...]:

@@ -101,6 +101,9 @@ class CountingBackend(Backend):
     def step(self) -> Sequence[Transfer] | None:
         return self.inner.step()
 
+    def holds(self, keys: list[Key]) -> Sequence[bool]:
+        return self.inner.holds(keys)
+
     def has_pending_work(self) -> bool:
         return self.inner.has_pending_work()
 

@@ -178,6 +178,14 @@ class TieredBackend(Backend):
         for i, tier in enumerate(self.tiers):
             self._call(i, tier.request_finished, request)
 
+    def holds(self, keys: list[Key]) -> Sequence[bool]:
+        fast, slow = (self._held(tier, keys) for tier in (FAST, SLOW))
+        return [key in fast or key in slow for key in keys]
+
+    def _held(self, tier: int, keys: list[Key]) -> set[Key]:
+        held = self._call(tier, self.tiers[tier].holds, keys) or ()
+        return {key for key, there in zip(keys, held, strict=False) if there}
+
     def touch(self, request: Request, keys: list[Key]) -> None:
         for i, tier in enumerate(self.tiers):
             self._call(i, tier.touch, request, keys)
@@ -258,7 +266,10 @@ class TieredBackend(Backend):
 
     def _store_behind(self, request: Request, keys: list[Key]) -> StorePlan | None:
         """The fast tier has them already, has no room, or is broken."""
-        plan = self._call(SLOW, self.tiers[SLOW].prepare_store, request, keys)
+        if self._write == "write_back":
+            held = self._held(FAST, keys)
+            keys = [key for key in keys if key not in held]
+        plan = self._call(SLOW, self.tiers[SLOW].prepare_store, request, keys) if keys else None
         if plan is None or plan.transfer is None:
             return None
         transfer = self._store(request, SLOW, plan.transfer, StoreOrders(direct=plan.transfer))
@@ -286,7 +297,7 @@ class TieredBackend(Backend):
         return transfer
 
     def _placement(self, plan: StorePlan, store: Transfer) -> Placement:
-        """With what the slow tier gets now: all that was evicted, or what it could not take before."""
+        """With what the slow tier gets now: what was evicted, or what it could not take before."""
         if not plan.evicted_locations:
             return Placement(store)
         where = dict(zip(plan.evicted, plan.evicted_locations, strict=True))

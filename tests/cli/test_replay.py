@@ -180,7 +180,7 @@ def test_a_transfer_that_never_ends_is_a_leak_and_no_hang(replay, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--backend", "cpu://?capacity=8MiB", "--backend", "null://"], "tiers"),
+        (["--backend", "null://", "--backend", "null://"], "listed twice"),
         (["--backend", "nosuch://"], "nosuch"),
         pytest.param(
             ["--backend", "cpu://?capacity=1KiB"], "capacity", marks=pytest.mark.needs("cpu")

@@ -48,14 +48,30 @@ def test_a_configuration_cannot_be_changed():
         load_config("plain").strict = True
 
 
-def test_several_backends_wait_for_tiers():
-    with pytest.raises(ConfigurationError, match=r"lists 2 backends and tiers are not there yet"):
-        load_config({"backend": ["plain://", URL]})
+def test_several_backends_are_tiers_the_fastest_first():
+    config = load_config({"backend": ["plain://", URL], "write": "write_back"})
+    assert [choice.name for choice in config.tiers] == ["plain", load_config(URL).backend.name]
+    assert config.backend == load_config("plain://").backend
+    assert config.write == "write_back"
+
+
+def test_a_list_of_one_backend_is_that_backend():
+    assert load_config({"backend": [URL]}) == load_config(URL)
 
 
 def test_no_backend_is_not_a_list_of_backends():
-    with pytest.raises(ConfigurationError, match=r"lists 0 backends"):
+    with pytest.raises(ConfigurationError, match=r"backend is an empty list: write backend = "):
         load_config({"backend": []})
+
+
+def test_a_tier_that_is_listed_twice_is_refused():
+    with pytest.raises(ConfigurationError, match=r"listed twice with the same options: list it"):
+        load_config({"backend": [URL, URL]})
+
+
+def test_a_way_to_write_that_is_none_is_told_which_there_are():
+    with pytest.raises(ConfigurationError, match="write_through"):
+        load_config({"backend": URL, "write": "never"})
 
 
 @pytest.mark.parametrize("source", [{"backend": 3}, {"backend": {"path": "/x"}}, {"backend": None}])
@@ -73,7 +89,7 @@ def test_a_misspelt_setting_is_guessed_and_the_valid_ones_listed():
     with pytest.raises(ConfigurationError, match=r"did you mean 'lease_seconds'") as caught:
         load_config({"backend": "plain", "lease_second": 3})
     assert "kvconn has no option 'lease_second'" in str(caught.value)
-    assert "valid options are backend, policies, lease_seconds" in str(caught.value)
+    assert "valid options are backend, behind, policies, lease_seconds" in str(caught.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "soon", float("inf"), float("nan")])
