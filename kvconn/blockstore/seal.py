@@ -20,6 +20,7 @@ __all__ = [
     "UNKNOWN_LAYOUT",
     "layout_digest",
     "object_bytes",
+    "opened",
     "seal",
     "seals_hold",
     "unseal",
@@ -97,3 +98,19 @@ def seals_hold(
         ours and buffer[-_CHECKSUM_BYTES:] == next(checksums)
         for buffer, ours in zip(buffers, heads, strict=True)
     ]
+
+
+def opened(buffer: memoryview) -> bytes | None:
+    """The id of the whole object in ``buffer``, whatever its payload; ``None`` if it is none."""
+    if len(buffer) < SEAL_BYTES:
+        return None
+    head = bytes(buffer[-SEAL_BYTES:-_CHECKSUM_BYTES])
+    magic, version, id_bytes, payload_bytes = _FIELDS.unpack_from(head)
+    fits = id_bytes <= _ID_BYTES and object_bytes(payload_bytes) == len(buffer)
+    if (magic, version) != (_MAGIC, FORMAT_VERSION) or not fits:
+        return None
+    (checksum,) = xxh3_128([buffer[:-_CHECKSUM_BYTES]])
+    if bytes(buffer[-_CHECKSUM_BYTES:]) != checksum:
+        return None
+    start = _FIELDS.size + _LAYOUT_BYTES
+    return head[start : start + id_bytes]

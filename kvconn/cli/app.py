@@ -19,6 +19,7 @@ VERBS = {
     "plugins": "List every backend, policy and eviction policy that is installed.",
     "replay": "Run a workload through the reference engine and check every loaded block.",
     "bench": "Measure a backend beside this machine's limits.",
+    "inspect": "Count, verify and repair a disk store.",
 }
 """Verb ``v`` is the function ``v`` of the module ``kvconn.cli.v``; it answers its exit status.
 

@@ -64,6 +64,12 @@ def replay(
     async_scheduling: Annotated[
         bool, typer.Option("--async-scheduling", help="Plan each step before the last has ended.")
     ] = False,
+    fault_every: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, help="The slowest tier fails for a quarter of every so many seconds."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides which requests skip.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
@@ -85,6 +91,7 @@ def replay(
             skip_fraction=skip_fraction,
             seed=seed,
             asynchronous=async_scheduling,
+            fault_every_s=fault_every,
             on_progress=on_progress,
         )
     if as_json:

@@ -13,6 +13,7 @@ from kvconn.engine.request import EngineRequest
 from kvconn.errors import ConfigurationError
 from kvconn.identity import Key, content_key
 from kvconn.testing.counting import CountingBackend
+from kvconn.testing.faulty import FaultyBackend
 from kvconn.types import Request
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ def replay(
     skip_fraction: float = 0.0,
     seed: int = 0,
     asynchronous: bool = False,
+    fault_every_s: float | None = None,
     on_progress: Callable[[int, Engine], None] = lambda _ended, _engine: None,
 ) -> ReplayReport:
     """Run ``trace`` in its order, as fast as the engine takes it; timestamps are not waited for.
 
     Each id of the trace is one block of the engine.  A share of ``skip_fraction`` of the requests
-    must not read; ``seed`` decides which.  Answers are not replayed: the trace names their blocks
+    must not read; ``seed`` decides which.  With ``fault_every_s`` the slowest tier fails for a
+    quarter of every so many seconds.  Answers are not replayed: the trace names their blocks
     only where a later prompt repeats them.
     """
     _check_room(trace, shape)
@@ -52,6 +55,9 @@ def replay(
     doors: list[CountingBackend] = []
 
     def count(backend: Backend) -> CountingBackend:
+        slowest = len(doors) % len(config.tiers) == len(config.tiers) - 1
+        if fault_every_s is not None and slowest:
+            backend = FaultyBackend(backend, fault_every_s)
         doors.append(CountingBackend(backend))
         return doors[-1]
 

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvconn_disk.engines import Engine, others_alive
 from kvconn_disk.evictor import Evictor
@@ -18,7 +18,7 @@ from kvconn_disk.usage import Usage
 if TYPE_CHECKING:
     from kvconn_disk.backend import DiskConfig
 
-__all__ = ["BLOCK", "GROWTH", "Room", "Write", "rounded"]
+__all__ = ["BLOCK", "GROWTH", "Begun", "Room", "Write", "rounded"]
 
 BLOCK = 4096
 GROWTH = 2 * BLOCK
@@ -28,7 +28,7 @@ GROWTH = 2 * BLOCK
 class Write:
     """One object that is being stored."""
 
-    __slots__ = ("aside", "at", "folder", "old", "path", "size", "spare", "temporary")
+    __slots__ = ("aside", "at", "folder", "path", "size", "spare", "temporary")
 
     def __init__(self, at: int, home: Home, name: bytes, size: int, temporary: str) -> None:
         self.at = at
@@ -40,8 +40,15 @@ class Write:
         """Another name of the file that was there before."""
         self.spare = False
         """It takes the blocks of a spare file."""
-        self.old = 0
-        """Bytes of its directory before."""
+
+
+class Begun(NamedTuple):
+    """Writes that there is room for."""
+
+    writes: list[Write]
+    folders: dict[str, int]
+    """Bytes of each directory before."""
+    reserved: int
 
 
 class Room:
@@ -58,34 +65,38 @@ class Room:
         self.spares = Spares(home.spares, self.engine.token)
         self.evictor = Evictor(root, self.usage, int(config.low_watermark * capacity))
         self._root = root
+        self._closed = False
         self._numbers = itertools.count()
         if self.usage.begin(alone=not others_alive(root, self.engine.token)):
             self.usage.count(lambda: walk(root).bytes)
 
-    def begin(self, writes: Sequence[Write]) -> tuple[list[Write], int]:
-        """Those that there is room for, and the bytes reserved for them."""
-        for write in writes:
-            write.old = _folder_bytes(write.folder)
-            write.spare = self.spares.take(write.size, write.temporary)
-        need = sum(_need(write) for write in writes)
-        if self.usage.reserve(need):
-            begun, reserved = list(writes), need
-        else:
-            begun = [write for write in writes if self.usage.reserve(_need(write))]
-            reserved = sum(_need(write) for write in begun)
+    def begin(self, writes: Sequence[Write]) -> Begun:
+        """Reserve room for as many of ``writes`` as there is room for, and prepare these."""
+        folders = {write.folder: _folder_bytes(write.folder) for write in writes}
+        growth = len(writes) * GROWTH + BLOCK * sum(not old for old in folders.values())
+        if not self.usage.reserve(growth):
             self.evictor.wake()
-            for write in writes:
-                if write.spare and write not in begun:
-                    self._drop_spare(write)
+            return Begun([], folders, 0)
+        for folder, old in folders.items():
+            if not old:
+                with suppress(FileExistsError, FileNotFoundError):
+                    os.mkdir(folder, 0o700)
+        for write in writes:
+            write.spare = self.spares.take(write.size, write.temporary)
+        fresh = [write for write in writes if not write.spare]
+        need = sum(rounded(write.size) for write in fresh)
+        if not fresh or self.usage.reserve(need):
+            begun = list(writes)
+        else:
+            self.evictor.wake()
+            begun = [w for w in writes if w.spare or self.usage.reserve(rounded(w.size))]
+            need = sum(rounded(write.size) for write in begun if not write.spare)
         for write in begun:
-            self._make_way(write)
-        return begun, reserved
+            self._hold_old(write)
+        return Begun(begun, folders, growth + need)
 
-    def _make_way(self, write: Write) -> None:
-        """See that there is a directory, and hold on to what the write will take the name from."""
-        with suppress(FileExistsError, FileNotFoundError):
-            if not write.old:
-                os.mkdir(write.folder, 0o700)
+    def _hold_old(self, write: Write) -> None:
+        """Hold on to the file that the write will take the name from, if there is one."""
         aside = f"{write.path}.{self.engine.token}-{next(self._numbers)}{TEMPORARY}"
         with suppress(OSError):
             if os.access(write.path, os.F_OK):
@@ -100,35 +111,27 @@ class Room:
             if replaced and status.st_nlink == 1:
                 self.usage.release(bytes_of(status))
 
-    def _drop_spare(self, write: Write) -> None:
-        with suppress(OSError):
-            os.unlink(write.temporary)
-        self.usage.release(rounded(write.size))
-
-    def end(self, begun: Sequence[Write], ends: Sequence[int], reserved: int) -> None:
+    def end(self, begun: Begun, ends: Sequence[int]) -> None:
         """Settle what was reserved with what was taken."""
-        taken = 0
-        for write, end in zip(begun, ends, strict=True):
+        taken = sum(max(0, _folder_bytes(folder) - old) for folder, old in begun.folders.items())
+        for write, end in zip(begun.writes, ends, strict=True):
             if write.aside:
                 self._let_go(write, replaced=not end)
-            taken += max(0, _folder_bytes(write.folder) - write.old)
             if not end and not write.spare:
                 taken += _file_bytes(write.path, write.size)
             elif end and write.spare:
                 self.usage.release(rounded(write.size))
-        self.usage.settle(reserved, taken)
+        self.usage.settle(begun.reserved, taken)
 
     def close(self, deadline: float) -> None:
         """Leave the directory; a running eviction is waited for, ``deadline`` seconds at most."""
+        if self._closed:
+            return
+        self._closed = True
         self.evictor.close(deadline)
         self.usage.end(alone=not others_alive(self._root, self.engine.token))
         self.usage.close()
         self.engine.close()
-
-
-def _need(write: Write) -> int:
-    """At most so many bytes more than before."""
-    return (0 if write.spare else rounded(write.size)) + GROWTH + (0 if write.old else BLOCK)
 
 
 def rounded(size: int) -> int:

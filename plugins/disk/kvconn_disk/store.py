@@ -141,18 +141,18 @@ class DiskStore(BlockStore):
             Write(i, self._home, name, len(buffer), self._temporary(ready, name))
             for i, (name, buffer) in enumerate(zip(ids, buffers, strict=True))
         ]
-        begun, reserved = ready.begin(writes)
+        begun = ready.begin(writes)
         answers = self._io.write_files(
-            [write.temporary.encode() for write in begun],
-            [write.path.encode() for write in begun],
-            [buffers[write.at] for write in begun],
+            [write.temporary.encode() for write in begun.writes],
+            [write.path.encode() for write in begun.writes],
+            [buffers[write.at] for write in begun.writes],
             self._direct,
             self.config.sync == "close",
             _THREADS,
         )
-        for write, end in zip(begun, answers, strict=True):
+        for write, end in zip(begun.writes, answers, strict=True):
             ends[write.at] = end
-        ready.end(begun, answers, reserved)
+        ready.end(begun, answers)
         self._tell("put", ends, "they are not stored", but=(errno.EDQUOT,))
         return [not end for end in ends]
 
