@@ -138,7 +138,7 @@ class Backend(ABC):
         self.release(request)
 
     def holds(self, keys: list[Key]) -> Sequence[bool]:
-        """Which keys it has or is storing, without a lease, for compositions; none by default."""
+        """Which keys a lookup would find, without a lease, for compositions; none by default."""
         return [False] * len(keys)
 
     def step(self) -> Sequence[Transfer] | None:

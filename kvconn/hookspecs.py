@@ -140,11 +140,19 @@ class BackendSpec:
     # -- the whole, scheduler side ---------------------------------------------------------
 
     @hookspec
+    def holds(self, keys: list[Key]) -> Sequence[bool]:
+        """Which keys a lookup would find, without a lease and for no request.
+
+        For compositions, at any time.  Raising: none.
+        """
+
+    @hookspec
     def step(self) -> Sequence[Transfer] | None:
         """Once per engine step: leases that ran out, background work that ended.
 
-        Answers transfers of kind ``MOVE`` that workers are to be given, with no rows: work of the
-        backend's own that belongs to no request.  ``None``, or raising: none.
+        Answers transfers of kind ``MOVE``, work of the backend's own that belongs to no request:
+        workers are given them with no rows, after every transfer that was prepared before.
+        ``None``, or raising: none.
         """
 
     @hookspec

@@ -365,6 +365,10 @@ class ChunkIndex:
         """Whether ``key`` can be found, or is being written to be found."""
         return key in self._ready[key[-1]] or key in self._writing
 
+    def has(self, key: Key) -> bool:
+        """Whether ``key`` can be found."""
+        return key in self._ready[key[-1]]
+
     @property
     def abandoned_keys(self) -> list[Key]:
         """Keys that are being written though nobody wants them any more."""

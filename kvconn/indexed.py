@@ -138,7 +138,7 @@ class IndexedBackend(Backend):
                 self._wasted(lost)
 
     def holds(self, keys: list[Key]) -> Sequence[bool]:
-        return [self._index.holds(key) for key in keys]
+        return [self._index.has(key) for key in keys]
 
     def _wasted(self, keys: Sequence[Key]) -> None:
         """Bytes of ``keys`` may lie somewhere that nothing refers to; nothing to do by default."""

@@ -248,8 +248,8 @@ class SchedulerConnector:
     def step(self) -> list[Transfer]:
         """Once per engine step.
 
-        Answers transfers of kind ``MOVE``: hand each to every worker, with ``[]`` for rows, and
-        complete it like any other.
+        Answers transfers of kind ``MOVE``: hand each to every worker, with ``[]`` for rows, after
+        all transfers that were prepared before, and complete it like any other.
         """
         moves: list[Transfer] = self._guard.call_for(
             check_moves,

@@ -66,6 +66,8 @@ class Engine:
         self._planner = Planner(self._state, self._admission, speculate=asynchronous)
         self._requests: dict[str, EngineRequest] = {}
         self._arrivals = itertools.count()
+        self._tier_moves: list[bytes] = []
+        """For the next plan."""
         self._ahead = Plan()
         """Asynchronous: the step that is planned and not yet executed."""
         self._observe = observe or (lambda _what, _request_id, _blocks: None)
@@ -113,6 +115,7 @@ class Engine:
         """Plan one step, execute one, hear what ended."""
         self._begin_step()
         plan = self._planner.plan()
+        plan.tier_moves, self._tier_moves = self._tier_moves, []
         if self.asynchronous:
             plan, self._ahead = self._ahead, plan
         if not plan.empty:
@@ -177,11 +180,10 @@ class Engine:
     # -- inside ----------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
-        """The backend's own moves go to every worker; no block of ours takes part."""
+        """The backend's own moves go to every worker, and no block of ours takes part."""
         for transfer in self.scheduler.step():
             self._transfers.start(transfer, [], [])
-            for worker in self.workers:
-                worker.move(transfer.to_bytes())
+            self._tier_moves.append(transfer.to_bytes())
 
     def _sample(self, plan: Plan) -> None:
         """Every request whose known tokens are all computed samples one more, or is complete."""

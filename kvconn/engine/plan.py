@@ -41,11 +41,13 @@ class Plan:
     loads: list[Move] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     stores: list[Move] = field(default_factory=list)
+    tier_moves: list[bytes] = field(default_factory=list)
+    """Transfers of the backend's own; what they follow was part of an earlier plan."""
 
     @property
     def empty(self) -> bool:
         """Nothing to do."""
-        return not (self.loads or self.spans or self.stores)
+        return not (self.loads or self.spans or self.stores or self.tier_moves)
 
     def work(self) -> Work:
         """As a worker sees it, once the tokens before it are known.
@@ -53,7 +55,7 @@ class Plan:
         A block whose tokens never became known (its request ended, or was preempted, before they
         did) is computed all the same, and nobody reads it.
         """
-        work = Work(self.loads, self.stores)
+        work = Work(self.loads, self.stores, self.tier_moves)
         for span in self.spans:
             keys = span.request.block_keys[span.first : span.first + len(span.blocks)]
             work.blocks += span.blocks[: len(keys)]
@@ -68,6 +70,7 @@ class Work:
 
     loads: list[Move]
     stores: list[Move]
+    tier_moves: list[bytes] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     """Blocks to compute, with their keys."""
     keys: list[Key] = field(default_factory=list)

@@ -37,6 +37,8 @@ class EngineWorker:
 
     def execute(self, work: Work) -> None:
         """One step.  A store is submitted after the computation that it depends on."""
+        for wire in work.tier_moves:
+            self._move(wire)
         for move in work.loads:
             # Pages are used again: a load that wrote nothing could find the right bytes there.
             self._content.spoil([b for row in move.rows for b in row if b != ABSENT])
@@ -49,7 +51,7 @@ class EngineWorker:
             self._submit(move, self.storing)
         self._hear()
 
-    def move(self, wire: bytes) -> None:
+    def _move(self, wire: bytes) -> None:
         """A transfer between tiers: begin it, and report it like any other."""
         transfer = Transfer.from_bytes(wire)
         self._running[transfer.id] = transfer, Move(wire, [], [])

@@ -84,7 +84,7 @@ class TieredBackend(Backend):
         self._found: dict[str, Found] = {}
         """Of requests whose hits do not all lie in the fast tier."""
         self._going: dict[int, list[tuple[int, Transfer]]] = {}
-        """By transfer, the tiers' own transfers whose verdicts its verdicts are, in key order."""
+        """By transfer, the tiers' own transfers whose verdicts its verdicts are, key by key."""
         self._moves: list[Transfer] = []
         """To be handed out by the next step."""
         self._moved: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class TieredBackend(Backend):
             if request.id in self._found:
                 self._let_go(self._found.pop(request.id), but={(FAST, request.id)})
             return answer
-        found = sweep(self._leading, request, keys, hits, pending=pending)
+        found = self._sweep(request, keys, hits, pending=pending)
         before = self._found.pop(request.id, None)
         if before is not None:
             self._let_go(before, but=found.holders)
@@ -159,6 +159,14 @@ class TieredBackend(Backend):
 
     def _leading(self, tier: int, request: Request, keys: list[Key]) -> tuple[int, bool]:
         return self._ask(tier, request, keys)[1:]
+
+    def _sweep(self, request: Request, keys: list[Key], hits: int, *, pending: bool) -> Found:
+        return sweep(self._leading, self._next_fast, request, keys, hits, pending=pending)
+
+    def _next_fast(self, keys: list[Key]) -> int:
+        """How many leading keys the fast tier lacks."""
+        held = self._call(FAST, self.tiers[FAST].holds, keys) or ()
+        return next((i for i, there in enumerate(held) if there), len(keys))
 
     def _let_go(self, found: Found, but: set[tuple[int, str]]) -> None:
         for segment in found.segments:
@@ -212,7 +220,7 @@ class TieredBackend(Backend):
             if found is not None:
                 self._let_go(found, but=set())
             _, hits, pending = self._ask(FAST, request, keys)
-            found = sweep(self._leading, request, keys, hits, pending=pending)
+            found = self._sweep(request, keys, hits, pending=pending)
         return found
 
     def _parts(self, found: Found, keys: list[Key]) -> list[tuple[int, Transfer]]:
@@ -256,36 +264,49 @@ class TieredBackend(Backend):
         plan = self._call(FAST, self.tiers[FAST].prepare_store, request, keys)
         if plan is None or plan.transfer is None:
             return self._store_behind(request, keys)
-        through = None
-        if self._write == "write_through":
-            through = self._in_background(request, list(plan.accepted))
         placement = self._placement(plan, plan.transfer)
+        through = self._in_background(request, self._for_slow(keys, plan.accepted))
+        named = {*plan.accepted, *(through.keys if through is not None else ())}
+        wanted = tuple(key for key in keys if key in named)
         orders = StoreOrders(placement=placement, through=through)
-        transfer = self._store(request, FAST, plan.transfer, orders)
-        return StorePlan(transfer.keys, transfer, plan.evicted)
+        transfer = self._store(request, wanted, plan.transfer, orders)
+        self._going[transfer.id] = [(FAST, plan.transfer)]
+        return StorePlan(wanted, transfer, plan.evicted)
+
+    def _for_slow(self, keys: list[Key], accepted: Sequence[Key]) -> list[Key]:
+        """What the slow tier gets at once: all of it, or what the fast one has no room for.
+
+        What the fast one is storing, or loading, it has.
+        """
+        if self._write == "write_through":
+            return keys
+        held = {*accepted, *self._held(FAST, keys)}
+        for parts in self._going.values():
+            held.update(*(part.keys for tier, part in parts if tier == FAST))
+        return [key for key in keys if key not in held]
 
     def _store_behind(self, request: Request, keys: list[Key]) -> StorePlan | None:
         """The fast tier has them already, has no room, or is broken."""
-        if self._write == "write_back":
-            held = self._held(FAST, keys)
-            keys = [key for key in keys if key not in held]
+        keys = self._for_slow(keys, ())
         plan = self._call(SLOW, self.tiers[SLOW].prepare_store, request, keys) if keys else None
         if plan is None or plan.transfer is None:
             return None
-        transfer = self._store(request, SLOW, plan.transfer, StoreOrders(direct=plan.transfer))
+        orders = StoreOrders(direct=plan.transfer)
+        transfer = self._store(request, plan.transfer.keys, plan.transfer, orders)
+        self._going[transfer.id] = [(SLOW, plan.transfer)]
         return StorePlan(transfer.keys, transfer, plan.evicted)
 
-    def _store(self, request: Request, tier: int, inner: Transfer, orders: StoreOrders) -> Transfer:
-        transfer = Transfer(
+    def _store(
+        self, request: Request, keys: Sequence[Key], inner: Transfer, orders: StoreOrders
+    ) -> Transfer:
+        return Transfer(
             id=new_transfer_id(),
             kind=TransferKind.STORE,
             request_id=request.id,
-            keys=inner.keys,
+            keys=tuple(keys),
             timeout_s=inner.timeout_s,
             payload=msgspec.msgpack.encode(orders),
         )
-        self._going[transfer.id] = [(tier, inner)]
-        return transfer
 
     def _in_background(self, request: Request, keys: list[Key]) -> Transfer | None:
         """A store into the slow tier; it is simply not made when that tier cannot keep up."""
@@ -340,10 +361,9 @@ class TieredBackend(Backend):
         self._moves.append(move)
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
-        at = 0
+        said = dict(zip(transfer.keys, verdicts, strict=True))
         for tier, part in self._going.pop(transfer.id, ()):
-            its = verdicts[at : at + len(part.keys)]
-            at += len(part.keys)
+            its = [said[key] for key in part.keys]
             self._count(tier, part.kind, sum(map(bool, its)))
             self._call(tier, self.tiers[tier].complete_transfer, part, its)
 

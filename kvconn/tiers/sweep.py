@@ -12,7 +12,7 @@ from kvconn.types import Request
 __all__ = ["Found", "Segment", "sweep"]
 
 _ROUNDS = 8
-"""How often a prefix may change tiers; what comes after is a miss."""
+"""How often a prefix may change tiers; what comes after is taken from the slow one."""
 
 Leading = Callable[[int, Request, list[Key]], tuple[int, bool]]
 """``(tier, request, keys)`` to the leading hits and whether the next state is pending."""
@@ -48,32 +48,58 @@ class Found:
         return {(segment.tier, segment.request.id) for segment in self.segments}
 
 
+class _Sweep:
+    """One lookup on its way."""
+
+    def __init__(self, leading: Leading, request: Request, found: Found) -> None:
+        self._leading = leading
+        self._request = request
+        self.found = found
+
+    def ask(self, tier: int, turn: int, at_most: int | None = None) -> tuple[int, bool]:
+        """What ``tier`` has of what comes next: the length, and whether it is to be known.
+
+        A tier replaces what a request leased before: from the second turn on an alias asks.
+        """
+        at = self.found.hits
+        rest = self.found.keys[at:][:at_most]
+        asker = _alias(self._request, turn) if turn else self._request
+        count, waits = self._leading(tier, asker, rest) if rest else (0, False)
+        if count:
+            self.found.segments.append(Segment(tier, asker, at, count))
+        return count, waits
+
+
 def sweep(
-    leading: Leading, request: Request, keys: Sequence[Key], fast_hits: int, *, pending: bool
+    leading: Leading,
+    next_fast: Callable[[list[Key]], int],
+    request: Request,
+    keys: Sequence[Key],
+    fast_hits: int,
+    *,
+    pending: bool,
 ) -> Found:
     """Go on where the fast tier's first answer ended, from tier to tier, until neither has a key.
 
-    A tier replaces what a request leased before; a second segment in a tier is leased by an alias.
+    ``next_fast`` says how many leading keys the fast tier lacks: so far the slow one is asked, that
+    each key comes from the fastest tier that has it.
     """
     found = Found(list(keys))
     if fast_hits:
         found.segments.append(Segment(FAST, request, 0, fast_hits))
-    tier, stuck = SLOW, 1
-    for turn in range(1, 2 * _ROUNDS):
-        at = found.hits
-        if at == len(keys):
+    going = _Sweep(leading, request, found)
+    for turn in range(_ROUNDS):
+        gap = next_fast(found.keys[found.hits :])
+        last = turn == _ROUNDS - 1 or not gap
+        count, waits = going.ask(SLOW, turn, None if last else gap)
+        pending = waits or (pending and not count)
+        if last or count < gap or found.hits == len(keys):
             break
-        asker = request if turn == 1 else _alias(request, turn)
-        count, waits = leading(tier, asker, found.keys[at:])
-        if count:
-            found.segments.append(Segment(tier, asker, at, count))
-            pending, stuck = waits, 1
-        else:
-            pending = pending or waits
-            stuck += 1
-            if stuck > 1:
-                break
-        tier = FAST if tier == SLOW else SLOW
+        more, waits = going.ask(FAST, turn + 1)
+        pending = waits or (pending and not more)
+        if not more:  # it has lost what it said that it has
+            going.ask(SLOW, turn + 1)
+            break
     found.pending = pending and found.hits < len(keys)
     return found
 

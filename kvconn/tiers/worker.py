@@ -58,11 +58,10 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Which keys of a composition's transfer one of a tier's moves."""
+    """Which keys of a composition's transfer one of a tier's moves, as indices in it."""
 
     whole: _Running
-    at: int
-    count: int
+    places: Sequence[int]
 
 
 class TieredWorker:
@@ -105,7 +104,7 @@ class TieredWorker:
         at = 0
         for _, part in orders.parts:
             whole.left.add(part.id)
-            self._parts[part.id] = _Part(whole, at, len(part.keys))
+            self._parts[part.id] = _Part(whole, range(at, at + len(part.keys)))
             at += len(part.keys)
         at = 0
         for tier, part in orders.parts:
@@ -114,6 +113,7 @@ class TieredWorker:
 
     def _store(self, transfer: Transfer, blocks: BlockRows, orders: StoreOrders) -> None:
         whole = _Running(transfer, blocks)
+        whole.verdicts = [True] * len(transfer.keys)  # of what goes to the slow tier, the move says
         rows = dict(zip(transfer.keys, blocks, strict=True))
         if orders.through is not None:
             self._begin_background(SLOW, orders.through, [rows[k] for k in orders.through.keys])
@@ -123,8 +123,9 @@ class TieredWorker:
             tier, store = FAST, placement.store
         if store is not None:
             whole.left.add(store.id)
-            self._parts[store.id] = _Part(whole, 0, len(store.keys))
-            self._begin(tier, store, blocks)
+            place = {key: i for i, key in enumerate(transfer.keys)}
+            self._parts[store.id] = _Part(whole, [place[key] for key in store.keys])
+            self._begin(tier, store, [rows[key] for key in store.keys])
 
     def _begin(self, tier: int, transfer: Transfer, rows: BlockRows) -> None:
         try:
@@ -218,8 +219,9 @@ class TieredWorker:
 
     def _part_ended(self, transfer_id: int, part: _Part, verdicts: Verdicts) -> None:
         whole = part.whole
-        for i, good in zip(range(part.count), verdicts, strict=False):
-            whole.verdicts[part.at + i] = bool(good)
+        verdicts = [*verdicts, *[False] * len(part.places)]
+        for place, good in zip(part.places, verdicts, strict=False):
+            whole.verdicts[place] = bool(good)
         whole.left.discard(transfer_id)
         if whole.left:
             return

@@ -264,6 +264,7 @@ _ONE_TIER = {
     "test_L4_no_slot_under_a_running_store_is_used_for_another",
     "test_L5_reset_empties_and_says_per_tier_what_it_did",
     "test_L5_what_is_stored_after_reset_stays_though_an_older_store_ends_later",
+    "test_L6_what_does_not_fit_is_declined_and_the_leading_keys_are_taken",
     "test_L6_a_store_is_declined_without_a_look_at_what_is_held",
     "test_L6_a_store_that_is_opened_smaller_than_it_was_shrinks_to_its_capacity",
 }

@@ -97,7 +97,8 @@ class Room:
 
     def _hold_old(self, write: Write) -> None:
         """Hold on to the file that the write will take the name from, if there is one."""
-        aside = f"{write.path}.{self.engine.token}-{next(self._numbers)}{TEMPORARY}"
+        # Never the name of a temporary file: what is written there would be the old object.
+        aside = f"{write.path}.{self.engine.token}-old{next(self._numbers)}{TEMPORARY}"
         with suppress(OSError):
             if os.access(write.path, os.F_OK):
                 os.link(write.path, aside)
