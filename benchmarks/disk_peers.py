@@ -38,6 +38,8 @@ from kvconn.identity import Namespace, Shard, content_key, object_id
 SIZES = (256 << 10, 1 << 20, 4 << 20)
 THREADS = 8
 WAVE = 16
+LANES = 5
+"""Calls at once of a peer that works in parallel by itself."""
 
 Peer = Any
 Move = Callable[[Sequence[int], Sequence[memoryview]], None]
@@ -102,7 +104,6 @@ class DiskCache:
     def get(self, numbers: Sequence[int], buffers: Sequence[memoryview]) -> None:
         for number, buffer in zip(numbers, buffers, strict=True):
             with self.cache.read(number) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 file.readinto(buffer)
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ def seconds(peer: Peer, move: Move, order: Sequence[int], buffers: Sequence[memo
     """Waves over ``THREADS`` threads; a wave is one call where a peer works in parallel itself."""
     size = WAVE if peer.parallel else 1
     waves = [order[at : at + size] for at in range(0, len(order), size)]
-    lanes = 3 if peer.parallel else THREADS
+    lanes = LANES if peer.parallel else THREADS
 
     def lane(number: int) -> None:
         own = buffers[number * size : (number + 1) * size]
@@ -160,11 +161,20 @@ def seconds(peer: Peer, move: Move, order: Sequence[int], buffers: Sequence[memo
     return perf_counter() - began
 
 
+def _make_cold(directory: Path) -> None:
+    """On the disk and out of the page cache, whoever wrote it how."""
+    os.sync()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def measure(directory: Path, payload: int, total: int, rounds: int) -> list[dict[str, object]]:
     """One row per peer and way."""
     size = object_bytes(payload)
     count = max(WAVE, total // size)
-    buffers = [memoryview(mmap.mmap(-1, size)) for _ in range(3 * WAVE)]
+    buffers = [memoryview(mmap.mmap(-1, size)) for _ in range(LANES * WAVE)]
     for number, buffer in enumerate(buffers):
         buffer[:] = bytes([number + 1]) * size
     peers = []
@@ -178,6 +188,7 @@ def measure(directory: Path, payload: int, total: int, rounds: int) -> list[dict
             peer.turn += 1
             for way in ("put", "get"):
                 random.shuffle(order)
+                _make_cold(directory)
                 spent = seconds(peer, partial(getattr(peer, way)), order, buffers)
                 if turn:
                     taken[peer.name, way].append(spent)

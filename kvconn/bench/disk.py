@@ -1,4 +1,4 @@
-"""Stores and loads of a disk backend's worker, beside the raw disk, cold and with checksums.
+"""``put`` and ``get`` of a disk store beside the raw disk, cold and with checksums.
 
 Every round writes new objects over the blocks of those of the round before, as a cache that is full
 does, and reads them back in another order past the page cache.  The raw file's objects have the
@@ -7,33 +7,33 @@ same size and take turns with them.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-import torch
-
-from kvconn.backend import WorkerSide
 from kvconn.bench.raw import DEPTHS, RawFile, fio_gbps
+from kvconn.blockstore import BlockStoreBackend
+from kvconn.blockstore.jobs import Job, Pending
+from kvconn.blockstore.operations import Operations
 from kvconn.blockstore.seal import object_bytes
-from kvconn.config import build_backend
-from kvconn.config.choice import PluginChoice
-from kvconn.errors import KvconnError
-from kvconn.geometry import Geometry
-from kvconn.identity import Key, Namespace, Shard, content_key
-from kvconn.memory import HostPool, KVCaches
+from kvconn.config import PluginChoice, build_backend
+from kvconn.errors import ConfigurationError, KvconnError
+from kvconn.identity import Namespace, Shard, content_key, object_id
+from kvconn.memory import HostPool
 from kvconn.types import Transfer, TransferKind, new_transfer_id
 
 __all__ = ["CHUNK_BYTES", "measure_disk"]
 
 CHUNK_BYTES = (256 << 10, 1 << 20, 4 << 20)
 _WAVE = 16
-"""Chunks of one transfer."""
-_AHEAD = 3
-"""Transfers in flight."""
+"""The objects of one call are at most half of these."""
+_OVERLAP = 5
+"""Calls at once, twice as many where a call moves one object after the other."""
 
 
 def measure_disk(
@@ -50,23 +50,27 @@ def measure_disk(
 
 
 class _Bench:
+    """What a worker's threads do: seal and put, get and check, some calls at a time."""
+
     def __init__(self, choice: PluginChoice, chunk_bytes: int, total_bytes: int) -> None:
         self._name = choice.name
         self._directory = str(getattr(choice.options, "path"))  # noqa: B009 - only some have it
         self._chunk_bytes = chunk_bytes
         self._size = object_bytes(chunk_bytes)
         self._count = max(_WAVE, total_bytes // self._size)
-        geometry = Geometry(16, chunk_bytes)
-        namespace = Namespace("bench", extra=(("chunk_bytes", chunk_bytes),))
-        self._backend = build_backend(choice)
-        self._backend.open_scheduler(geometry, namespace)
-        self._pages = torch.ones(self._count, chunk_bytes, dtype=torch.uint8)
-        slots, slot_bytes = self._backend.pool_size(geometry)
-        self._pool = HostPool(slot_bytes, max(slots, 2 * _WAVE))
+        self._namespace = Namespace("bench", extra=(("chunk_bytes", chunk_bytes),))
+        backend = build_backend(choice)
+        if not isinstance(backend, BlockStoreBackend):
+            msg = f"{choice.name} is no block store: bench measures those, and cpu"
+            raise ConfigurationError(msg)
+        self._store = backend.Store(choice.options)
+        self._store.open(self._namespace)
+        self._operations = Operations(self._store)
+        parallel = self._store.capabilities.parallel
+        self._lanes, self._wave = (_OVERLAP, _WAVE // 2) if parallel else (2 * _OVERLAP, 1)
+        self._pool = HostPool(self._size, self._lanes * self._wave)
         self._pool.tensor.fill_(1)
-        caches = KVCaches({"layer": self._pages}, num_blocks=self._count)
-        self._side: WorkerSide = self._backend.open_worker(self._pool, caches, namespace, Shard())
-        self._keys: list[Key] = []
+        self._ids: list[bytes] = []
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._random = random.Random(0)  # noqa: S311 - reproducible, not secret
 
@@ -77,9 +81,8 @@ class _Bench:
 
     def __exit__(self, *error: object) -> None:
         self._raw.__exit__(None, None, None)
-        self._backend.reset()
-        self._side.close(5.0)
-        self._backend.close(30.0)
+        self._store.delete(self._ids)
+        self._store.close()
         self._pool.close()
 
     def round(self, number: int, *, warm_up: bool) -> None:
@@ -87,7 +90,10 @@ class _Bench:
         order = list(range(self._count))
         self._random.shuffle(order)
         seconds = {f"write {d}": self._raw.write(d, order) for d in DEPTHS}
-        old, self._keys = self._keys, [content_key(number, i) for i in range(self._count)]
+        old, digest = self._ids, self._namespace.digest
+        self._ids = [
+            object_id(digest, 0, Shard(), content_key(number, i)) for i in range(self._count)
+        ]
         seconds["put"] = self._move(TransferKind.STORE, order, old)
         seconds |= {f"read {d}": self._raw.read(d, order) for d in DEPTHS}
         self._random.shuffle(order)
@@ -96,31 +102,38 @@ class _Bench:
             for name, taken in seconds.items():
                 self._seconds[name].append(taken)
 
-    def _move(self, kind: TransferKind, order: Sequence[int], old: Sequence[Key]) -> float:
-        """Seconds to move every chunk, some transfers at a time; ``old`` goes meanwhile."""
-        waiting = [
-            Transfer(
-                new_transfer_id(), kind, "bench",
-                tuple(self._keys[i] for i in order[at : at + _WAVE]),
-                evictions=tuple(old[at : at + _WAVE]),
-            )
-            for at in range(0, self._count, _WAVE)
-        ]  # fmt: skip
-        rows = {key: [i] for i, key in enumerate(self._keys)}
-        running: set[int] = set()
+    def _move(self, kind: TransferKind, order: Sequence[int], old: Sequence[bytes]) -> float:
+        """Seconds to move every object; ``old`` goes meanwhile, as many at a time."""
+        waves = [order[at : at + self._wave] for at in range(0, self._count, self._wave)]
         began = time.perf_counter()
-        while waiting or running:
-            while waiting and len(running) < _AHEAD:
-                transfer = waiting.pop()
-                running.add(transfer.id)
-                self._side.submit(transfer, [rows[key] for key in transfer.keys])
-            self._side.wait([min(running)], 1.0)
-            for ended, verdicts in self._side.poll():
-                running.discard(ended)
-                if not all(verdicts):
-                    msg = f"{self._name} did not {kind.name.lower()} a chunk: is there room?"
-                    raise KvconnError(msg)
+        with ThreadPoolExecutor(self._lanes) as threads:
+            lanes = [
+                threads.submit(self._lane, kind, waves[lane :: self._lanes], old, lane)
+                for lane in range(self._lanes)
+            ]
+            moved = sum(lane.result() for lane in lanes)
+        if moved != self._count:
+            msg = f"{self._name} moved {moved} of {self._count} objects: is there room?"
+            raise KvconnError(msg)
         return time.perf_counter() - began
+
+    def _lane(
+        self, kind: TransferKind, waves: Sequence[Sequence[int]], old: Sequence[bytes], lane: int
+    ) -> int:
+        slots = list(range(lane * self._wave, (lane + 1) * self._wave))
+        buffers = [self._pool.buffer(slot) for slot in slots]
+        moved = 0
+        for wave in waves:
+            names = [self._ids[i] for i in wave]
+            transfer = Transfer(new_transfer_id(), kind, "bench", tuple(names))
+            job = Job(
+                Pending(transfer, [], names, math.inf), range(len(wave)),
+                slots[: len(wave)], buffers[: len(wave)], self._chunk_bytes,
+                [old[i] for i in wave] if old else [],
+            )  # fmt: skip
+            job.run(self._operations)
+            moved += sum(job.verdicts)
+        return moved
 
     def rows(self) -> list[dict[str, object]]:
         """The figures."""
