@@ -105,14 +105,19 @@ class KVConnConnector(RealConnector):
         return super().build_connector_meta(scheduler_output)
 
     def _wrap(self, backend):
-        self.planted = PlantedBackend(backend)
-        return self.planted
+        self.doors = [*getattr(self, "doors", []), PlantedBackend(backend)]
+        return self.doors[-1]
+
+    def _counted(self, whose):
+        """By kind of call, the most that any tier has heard."""
+        calls = [asdict(getattr(door, whose)) for door in self.doors]
+        return {name: max(each[name] for each in calls) for name in calls[0]}
 
     def has_pending_push_work(self):
         pending = super().has_pending_push_work()
         counts = {
-            "plain": asdict(self.planted.plain),
-            "skipping": asdict(self.planted.skipping),
+            "plain": self._counted("plain"),
+            "skipping": self._counted("skipping"),
             "stats": self._scheduler.scheduler.collect_stats(),
             "pending": pending,
             "tracked": len(self._scheduler._requests),

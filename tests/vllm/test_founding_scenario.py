@@ -61,6 +61,9 @@ ENGINES = {
         "cpu://?capacity=256MiB", 3, {"processes": True, "tensor_parallel_size": 2},
     ),
     "null, chunks of 3": ("null://", 3, {}),
+    "cpu, over disk, separate processes": (
+        ["cpu://?capacity=256MiB", "disk://{}?capacity=256MiB"], 3, {"processes": True},
+    ),
 }  # fmt: skip
 
 
@@ -72,15 +75,16 @@ ENGINES = {
 )
 def engine(request, run_engine, tmp_path_factory):
     url, blocks, how = ENGINES[request.param]
+    place = tmp_path_factory.mktemp("disk")
     config = {
-        "backend": url.format(tmp_path_factory.mktemp("disk")),
+        "backend": [u.format(place) for u in url] if isinstance(url, list) else url.format(place),
         "blocks_per_chunk": blocks,
         "strict": True,
     }
     timed = request.param.startswith("cpu") and "ranks" not in request.param
     steps = {name: step for name, step in STEPS.items() if timed or name != "first token"}
     answers = dict(zip(steps, run_engine(config, list(steps.values()), **how), strict=True))
-    if request.param == "disk, chunks of 3, separate processes":
+    if "disk" in request.param and "separate" in request.param:
         (answers["restarted"],) = run_engine(config, [STEPS["cold"]])
     return request.param, blocks, answers
 
