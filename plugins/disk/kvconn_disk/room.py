@@ -79,7 +79,7 @@ class Room:
             return Begun([], folders, 0)
         for folder, old in folders.items():
             if not old:
-                with suppress(FileExistsError, FileNotFoundError):
+                with suppress(OSError):  # then writing into it says why
                     os.mkdir(folder, 0o700)
         for write in writes:
             write.spare = self.spares.take(write.size, write.temporary)

@@ -356,3 +356,50 @@ def test_opening_a_second_time_changes_nothing(open_store):
     again = open_store()
     assert list(again.scan()) == [NAME]
     assert read(again, NAME) == bytes(buffer(7))
+
+
+# -- a system that refuses ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOENT, errno.ESTALE])
+def test_F6_an_object_that_the_system_does_not_give_is_a_miss_and_the_next_one_is_read(
+    store, monkeypatch, call, number
+):
+    store.put([NAME, OTHER], [buffer(1), buffer(2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails(number))
+        assert store.get([NAME, OTHER], [buffer(0), buffer(0)]) == [False, False]
+    assert read(store, OTHER) == bytes(buffer(2))
+    assert store.put([NAME], [buffer(3)]) == [True]
+
+
+def test_F6_a_deletion_that_fails_once_is_done_the_next_time(store, monkeypatch):
+    store.put([NAME], [buffer(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fails(errno.EIO))
+        patch.setattr(os, "unlink", fails(errno.EIO))
+        with pytest.raises(OSError, match=re.escape(os.strerror(errno.EIO))):
+            store.delete([NAME])
+    assert store.delete([NAME]) == [True]
+    assert store.exists([NAME]) == [False]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_F6_a_scan_that_is_refused_raises_and_harms_nothing(store, monkeypatch, number):
+    store.put([NAME], [buffer(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", fails(number))
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            list(store.scan())
+    assert list(store.scan()) == [NAME]
+
+
+@pytest.mark.parametrize("call", ["stat", "mkdir", "link", "access"])
+def test_F6_what_fails_around_a_write_fails_at_most_that_write(store, monkeypatch, call):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails(errno.EIO))
+        store.put([NAME], [buffer(1)])
+    store._not_before = 0.0
+    assert store.put([OTHER], [buffer(2)]) == [True]
+    assert read(store, OTHER) == bytes(buffer(2))
