@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockStoreBackend"]
 
-_RECOVERY_S = 0.2
+_RECOVERY_S = 1.0
 """How long opening waits for the scan: a small store is known whole from the first lookup on."""
 _PER_STEP = 64
 """Keys that one step adopts or evicts ahead, so that none takes long."""
