@@ -180,7 +180,11 @@ def test_a_transfer_that_never_ends_is_a_leak_and_no_hang(replay, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--backend", "null://", "--backend", "null://"], "listed twice"),
+        pytest.param(
+            ["--backend", "null://", "--backend", "null://"],
+            "listed twice",
+            marks=pytest.mark.needs("null"),
+        ),
         (["--backend", "nosuch://"], "nosuch"),
         pytest.param(
             ["--backend", "cpu://?capacity=1KiB"], "capacity", marks=pytest.mark.needs("cpu")
