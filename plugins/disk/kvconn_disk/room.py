@@ -64,7 +64,6 @@ class Room:
             raise
         self.spares = Spares(home.spares, self.engine.token)
         self.evictor = Evictor(root, self.usage, int(config.low_watermark * capacity))
-        self._root = root
         self._closed = False
         self._numbers = itertools.count()
         if self.usage.begin(alone=not others_alive(root, self.engine.token)):
@@ -130,7 +129,7 @@ class Room:
             return
         self._closed = True
         self.evictor.close(deadline)
-        self.usage.end(alone=not others_alive(self._root, self.engine.token))
+        self.usage.end()
         self.usage.close()
         self.engine.close()
 

@@ -19,17 +19,22 @@ from kvconn_disk.layout import USAGE
 
 __all__ = ["Usage"]
 
-_FIELDS = struct.Struct("<8sQQQQ")
-"""Magic; bytes in use; of these reserved and not settled; added since a count began; state."""
+_FIELDS = struct.Struct("<8sQQQQQ")
+"""Magic; bytes in use; of these reserved and not settled; added since a count began; open stores;
+state."""
 _MAGIC = b"kvusage1"
 _CLEAN, _DIRTY, _COUNTING = 0, 1, 2
 
 
 class _Figures:
-    __slots__ = ("added", "reserved", "state", "used")
+    __slots__ = ("added", "opens", "reserved", "state", "used")
 
-    def __init__(self, used: int, reserved: int, added: int, state: int) -> None:
-        self.used, self.reserved, self.added, self.state = used, reserved, added, state
+    def __init__(self, used: int, reserved: int, added: int, opens: int, state: int) -> None:
+        self.used, self.reserved, self.added = used, reserved, added
+        self.opens, self.state = opens, state
+
+    def packed(self) -> bytes:
+        return _FIELDS.pack(_MAGIC, self.used, self.reserved, self.added, self.opens, self.state)
 
 
 class Usage:
@@ -53,10 +58,10 @@ class Usage:
             self._inode = status.st_ino
             if status.st_size < _FIELDS.size:
                 # Nobody knows what is there: no room until it has been counted.
-                os.pwrite(self._file, _FIELDS.pack(_MAGIC, self._capacity, 0, 0, _DIRTY), 0)
+                os.pwrite(self._file, _Figures(self._capacity, 0, 0, 0, _DIRTY).packed(), 0)
             self._map = mmap.mmap(self._file, _FIELDS.size)
             if self._map[:8] != _MAGIC:
-                self._map[:] = _FIELDS.pack(_MAGIC, self._capacity, 0, 0, _DIRTY)
+                self._map[:] = _Figures(self._capacity, 0, 0, 0, _DIRTY).packed()
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -75,8 +80,7 @@ class Usage:
             try:
                 figures = _Figures(*_FIELDS.unpack(self._map[:])[1:])
                 yield figures
-                f = figures
-                self._map[:] = _FIELDS.pack(_MAGIC, f.used, f.reserved, f.added, f.state)
+                self._map[:] = figures.packed()
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -112,15 +116,17 @@ class Usage:
         """A store opens; whether it must count: somebody died here, or nobody ever counted."""
         with self._locked() as figures:
             if alone:
-                figures.reserved = 0
+                figures.reserved = figures.opens = 0
             must_count = figures.state != _CLEAN and alone
+            figures.opens += 1
             figures.state = max(figures.state, _DIRTY)
             return must_count
 
-    def end(self, *, alone: bool) -> None:
-        """A store closes; the last one leaves the counter as good as counted."""
+    def end(self) -> None:
+        """A store closes; the last one leaves the counter as good as counted, if nobody died."""
         with self._locked() as figures:
-            if alone and not figures.reserved and figures.state == _DIRTY:
+            figures.opens = max(0, figures.opens - 1)
+            if not figures.opens and not figures.reserved and figures.state == _DIRTY:
                 figures.state = _CLEAN
 
     def count(self, bytes_there: Callable[[], int]) -> None:

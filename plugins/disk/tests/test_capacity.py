@@ -177,6 +177,17 @@ def test_F7_what_a_dead_process_had_reserved_is_free_when_the_next_one_opens(ope
     assert store.size() == taken(directory)
 
 
+def test_F7_one_that_died_beside_others_is_remembered_when_these_have_closed(open_at, directory):
+    living = open_at(1 << 22)
+    dead = open_at(1 << 22)
+    assert dead._ready.usage.reserve(1 << 20)
+    os.close(dead._ready.engine._file)  # as its end would
+    living.close()
+    dead._ready._closed = True
+    again = open_at(1 << 22)
+    assert again.size() == taken(directory)
+
+
 def test_L6_a_count_while_others_store_is_never_too_low(open_at, directory):
     store = open_at(1 << 26)
     stop = threading.Event()
