@@ -1,9 +1,10 @@
-"""F8: any number of processes share one store directory."""
+"""F7 and F8: processes that share one store directory, also one that was killed in it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -78,3 +79,20 @@ def test_F8_processes_that_share_a_directory_load_no_wrong_byte_and_meet_no_erro
     assert sum(int(out) for out, _ in ends) > 0
     assert not [err for _, err in ends if err]
     assert list((tmp_path / "store").rglob("*.tmp")) == []
+
+
+@pytest.mark.needs("disk")
+def test_F7_after_a_kill_another_process_loads_no_wrong_byte_and_nothing_half_written_stays(
+    tmp_path,
+):
+    url = f"disk://{tmp_path}/store?capacity=64MiB&staging=256KiB"
+    call = [sys.executable, "-c", ENGINE, url]
+    killed = subprocess.Popen([*call, "0", "1000000"])  # noqa: S603 - this interpreter
+    ends = time.monotonic() + 120
+    while not list(tmp_path.rglob("*.kv")):
+        assert killed.poll() is None
+        assert time.monotonic() < ends, "it never stores"
+    killed.kill()
+    killed.wait()
+    subprocess.run([*call, "0", "2"], check=True, timeout=120)  # noqa: S603 - this interpreter
+    assert list(tmp_path.rglob("*.tmp")) == []
