@@ -40,6 +40,8 @@ class Breaker:
         self._failures = 0
         self._pause_s = _FIRST_PAUSE_S
         self._open = False
+        self._probing = False
+        """A probe is on its way."""
         self._again = 0.0
         """When the next probe may go."""
         self.opened = 0
@@ -59,17 +61,21 @@ class Breaker:
         if self.circuit is Circuit.OPEN:
             return False
         self._again = self._clock() + self._probe_s
+        self._probing = True
         return True
 
     def succeeded(self) -> bool:
         """A call worked; whether that closes the circuit."""
-        closes, self._open = self._open, False
+        closes, self._open, self._probing = self._open, False, False
         self._failures, self._pause_s = 0, _FIRST_PAUSE_S
         return closes
 
     def failed(self) -> None:
         """A call failed as a whole."""
+        if self._open and not self._probing:
+            return  # begun before it opened: many at once say no more than one
         self._failures += 1
+        self._probing = False
         if self._open or self._failures >= _FAILURES:
             self.opened += not self._open
             self._open = True
