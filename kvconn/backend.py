@@ -96,6 +96,9 @@ class Backend(ABC):
     pinned: ClassVar[bool] = True
     """Whether a lease really keeps a block; ``False`` where others may remove it (advisory)."""
 
+    keeps: ClassVar[bool] = True
+    """Whether what is stored can be found afterwards; ``False`` for one that forgets at once."""
+
     Config: ClassVar[type[PluginConfig]] = PluginConfig
     """The options this backend takes."""
 
@@ -104,6 +107,16 @@ class Backend(ABC):
 
     def __init__(self, config: PluginConfig) -> None:
         self.config = config
+
+    @property
+    def persistent(self) -> bool:
+        """Whether what was stored is there for the next process that opens it."""
+        return False
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may use the same blocks at a time."""
+        return False
 
     @abstractmethod
     def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> None: ...

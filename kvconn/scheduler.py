@@ -138,6 +138,7 @@ class SchedulerConnector:
             self.release(request)  # a load that must fail would cost everyone the keys
             return None
         if not keys or not self._are_keys(keys):
+            self.release(request)  # what a load does not name is released
             return None
         usable = keys if state.failed is None else state.before_failed(keys)
         state.leased = state.counted = False

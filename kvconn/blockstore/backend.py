@@ -54,6 +54,16 @@ class BlockStoreBackend(IndexedBackend):
     Config: ClassVar[type[PluginConfig]] = StoreConfig
     config: StoreConfig
 
+    # -- what it can do --------------------------------------------------------------------
+
+    @property
+    def persistent(self) -> bool:
+        return self.Store(self.config).capabilities.persistent
+
+    @property
+    def shared(self) -> bool:
+        return self.Store(self.config).capabilities.shared
+
     # -- opening ---------------------------------------------------------------------------
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
@@ -182,13 +192,17 @@ class BlockStoreBackend(IndexedBackend):
         )
 
     def _adopt_found(self) -> bool:
-        found = [key for key in self._finder.take() if not self._deletions.is_going(key)]
-        if not found or self._deletions.must_be_emptied:
+        answered = self._finder.take()
+        if not answered:
             return False
-        self._leave(self._index.make_room(len(found)))
-        adopted = self._index.adopt(found)
-        if self._capabilities.shared:
-            self._found.update(dict.fromkeys(adopted, time.monotonic() + _FOUND_S))
+        found = [key for key in answered if not self._deletions.is_going(key)]
+        adopted: list[Key] = []
+        if found and not self._deletions.must_be_emptied:
+            self._leave(self._index.make_room(len(found)))
+            adopted = self._index.adopt(found)
+            if self._capabilities.shared:
+                self._found.update(dict.fromkeys(adopted, time.monotonic() + _FOUND_S))
+        self._finder.found_in_vain(key for key in answered if not self._index.has(key))
         return bool(adopted)
 
     def _age(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,12 @@ class Finder:
                 if question.found < len(question.keys):
                     self._remember_absent(question.keys[question.found], self._clock())
         return found
+
+    def found_in_vain(self, keys: Iterable[Key]) -> None:
+        """There is no place for ``keys`` now: for a while they are misses, and not asked about."""
+        now = self._clock()
+        for key in keys:
+            self._remember_absent(key, now)
 
     @property
     def open_questions(self) -> int:

@@ -1,5 +1,6 @@
 """Discovery: which plugins are installed, and the checked class behind a name."""
 
+from kvconn.registry.checks import check_class
 from kvconn.registry.discovery import (
     BACKENDS,
     EVICTION,
@@ -30,6 +31,7 @@ __all__ = [
     "Found",
     "PluginManager",
     "available",
+    "check_class",
     "find",
     "import_plugin",
     "installed",

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a test states with assert what must hold
 """Runs requests through the reference engine, and states what must have moved."""
 
 from __future__ import annotations

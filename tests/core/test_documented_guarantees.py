@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvconn.testing import suite
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
 ELSEWHERE = {"K3"}
@@ -17,11 +19,12 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the docs are not besi
 
 def test_each_rule_is_tested_and_each_tested_rule_is_documented():
     rules = set(re.findall(r"^\| ([A-Z]\d+) \|", PAGE.read_text(), re.MULTILINE))
+    modules = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "plugins").rglob("test_*.py")]
+    modules += Path(suite.__file__).parent.glob("*.py")
     tested = {
         rule
-        for folder in ("tests", "plugins")
-        for module in (ROOT / folder).rglob("test_*.py")
-        for rule in re.findall(r"^def test_([A-Z]\d+)_", module.read_text(), re.MULTILINE)
+        for module in modules
+        for rule in re.findall(r"^ *def test_([A-Z]\d+)_", module.read_text(), re.MULTILINE)
     }
     assert rules - tested - ELSEWHERE == set()
     assert tested - rules == set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvconn.connector import Connector
-from kvconn.errors import CapacityTooSmall, ConfigurationError
+from kvconn.errors import ConfigurationError
 from kvconn.geometry import Geometry
 from kvconn.identity import Namespace, content_key
 from kvconn.registry import BACKENDS, available
@@ -96,16 +96,6 @@ def test_C1_an_unknown_eviction_policy_is_said_with_those_that_are_there(shed, o
 
 
 CHUNK = Geometry(4, 4000).slot_bytes
-
-
-@pytest.mark.parametrize(("capacity", "ranks"), [(CHUNK - 1, 1), (2 * CHUNK - 1, 2)])
-def test_C1_a_capacity_below_one_chunk_on_every_rank_is_refused(shed, capacity, ranks):
-    shed()
-    with (
-        Connector.load(f"shed://?capacity={capacity}") as connector,
-        pytest.raises(CapacityTooSmall, match=rf"shed .* each of {ranks} ranks: raise capacity"),
-    ):
-        connector.open_scheduler(Geometry(4, 4000, ranks=ranks), Namespace("m"))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def asked_until_known(rig, request, keys) -> int:
     """As an engine does: ask in every step until there is an answer."""
     ends = time.monotonic() + PATIENCE_S
     while (found := rig.scheduler.lookup(request, list(keys))) is None:
-        rig.scheduler.step()
+        rig.step()
         assert time.monotonic() < ends, "it never becomes known"
     return found
 
@@ -46,7 +46,7 @@ def until(rig, true) -> None:
     """Step until ``true()``."""
     ends = time.monotonic() + PATIENCE_S
     while not true():
-        rig.scheduler.step()
+        rig.step()
         assert time.monotonic() < ends, "it never comes true"
 
 
@@ -405,7 +405,7 @@ def test_L6_room_is_made_ahead_by_deleting_off_the_schedulers_thread(open_shelf,
     rig = open_shelf(chunks=8)
     rig.store(PLAIN, keys[:7])
     until(rig, lambda: len(shelf.objects) == 4)
-    rig.scheduler.step()
+    rig.step()
     figures = rig.scheduler.collect_stats()
     assert (figures["entries"], figures["used"]) == (4, 4)
     assert rig.hits(keys) == 4
@@ -416,7 +416,7 @@ def test_L6_room_made_ahead_is_room_only_once_the_bytes_are_gone(open_shelf, she
     rig = open_shelf(chunks=8)
     shelf.hold("delete")
     rig.store(PLAIN, keys[:6])
-    rig.scheduler.step()
+    rig.step()
     shelf.await_call("delete")
     figures = rig.scheduler.collect_stats()
     assert (figures["entries"], figures["used"]) == (2, 6)
@@ -430,7 +430,7 @@ def test_L6_a_key_whose_deletion_is_on_its_way_is_not_stored(open_shelf, shelf, 
     rig = open_shelf(chunks=8)
     shelf.hold("delete")
     rig.store(PLAIN, keys[:6])
-    rig.scheduler.step()
+    rig.step()
     shelf.await_call("delete")
     assert rig.begin_store(READER, keys[2:6]).accepted == ()
     shelf.let_go()
@@ -537,7 +537,7 @@ def test_F2_over_an_awkward_store_no_byte_is_wrong_and_nothing_is_left(
                 loaded += sum(rig.run_checked(transfer))
         rig.store(request, keys)
         rig.scheduler.request_finished(request)
-        rig.scheduler.step()
+        rig.step()
     shelf.lies.clear()
     until(rig, lambda: not rig.scheduler.has_pending_work())
     assert loaded

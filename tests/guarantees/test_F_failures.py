@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvconn.backend import Backend, Settings
+from kvconn.backend import Backend
 from kvconn.identity import content_key
 from kvconn.ranks import RankVerdicts
 from kvconn.types import Request, StorePlan, Transfer, TransferKind, new_transfer_id
@@ -202,43 +202,6 @@ def fail_load(rig, request, keys, bad: int) -> None:
     rig.scheduler.complete_transfer(transfer, [i != bad for i in range(len(transfer.keys))])
 
 
-def test_F1_a_failed_key_is_a_miss_to_everyone_at_once(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys)
-    reader, other = Request("reader"), Request("other")
-    assert rig.scheduler.lookup(reader, keys) == 8
-    assert rig.scheduler.lookup(other, keys) == 8
-    fail_load(rig, reader, keys, bad=2)
-    assert rig.hits(keys) == 2
-    assert rig.scheduler.lookup(other, keys) == 2
-
-
-def test_F1_another_lease_does_not_keep_a_failed_key_loadable(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys)
-    reader, other = Request("reader"), Request("other")
-    rig.scheduler.lookup(reader, keys)
-    rig.scheduler.lookup(other, keys)
-    fail_load(rig, reader, keys, bad=2)
-    transfer = rig.scheduler.prepare_load(other, keys)
-    assert transfer.keys == tuple(keys[:2])
-    assert rig.run(transfer, rig.rows(2)) == [True, True]
-
-
-def test_F1_a_failed_key_is_not_offered_to_that_request_again_though_stored_anew(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys)
-    reader = Request("reader")
-    rig.scheduler.lookup(reader, keys)
-    fail_load(rig, reader, keys, bad=2)
-    assert rig.store(PLAIN, keys).accepted == (keys[2],)
-    assert rig.hits(keys) == 8
-    assert rig.scheduler.lookup(reader, keys) == 2
-    assert rig.load(reader, keys) == [True, True]
-    assert rig.scheduler.lookup(reader, keys[2:]) == 0
-    assert rig.scheduler.prepare_load(reader, keys[2:]) is None
-
-
 def test_F1_a_new_request_of_the_same_name_starts_afresh(open_rig, keys):
     rig = open_rig()
     rig.store(PLAIN, keys)
@@ -247,26 +210,6 @@ def test_F1_a_new_request_of_the_same_name_starts_afresh(open_rig, keys):
     rig.scheduler.request_finished(Request("reader"))
     rig.store(PLAIN, keys[:1])
     assert rig.scheduler.lookup(Request("reader"), keys) == 8
-
-
-def test_F1_two_requests_that_fail_on_one_key_leave_its_new_copy_alone(open_rig, keys):
-    rig = open_rig(settings=Settings(events=True))
-    rig.store(PLAIN, keys[:1])
-    first, second = Request("first"), Request("second")
-    transfers = []
-    for request in (first, second):
-        assert rig.scheduler.lookup(request, keys[:1]) == 1
-        transfers.append(rig.scheduler.prepare_load(request, keys[:1]))
-    rig.scheduler.complete_transfer(transfers[0], [False])
-    rig.store(PLAIN, keys[:1])
-    rig.scheduler.take_events()
-    rig.scheduler.complete_transfer(transfers[1], [False])
-    assert rig.scheduler.take_events() == []
-    rig.fill(2)  # what carries deletions, if there are any
-    rig.scheduler.step()
-    reader = Request("reader")
-    assert rig.scheduler.lookup(reader, keys[:1]) == 1
-    assert rig.load(reader, keys[:1]) == [True]
 
 
 # -- F2: whatever a backend raises -------------------------------------------------------------
@@ -599,32 +542,7 @@ def test_F2_one_bad_object_does_not_spoil_the_others(open_shelf, shelf, keys):
     assert rig.load(reader, keys) == [i != 5 for i in range(8)]
 
 
-@pytest.mark.parametrize("rows", [[], [[0, 1]], [[0, 1]] * 9, [[0]] * 8, [[0, 10**6]] * 8])
-@pytest.mark.parametrize("loading", [False, True])
-def test_F2_rows_that_do_not_fit_fail_the_transfer_and_leak_no_slot(open_rig, keys, rows, loading):
-    rig = open_rig()
-    free = rig.workers[0].pool.free
-    if loading:
-        rig.store(PLAIN, keys)
-        rig.scheduler.lookup(PLAIN, keys)
-        transfer = rig.scheduler.prepare_load(PLAIN, keys)
-    else:
-        transfer = rig.scheduler.prepare_store(PLAIN, keys).transfer
-    assert rig.run(transfer, rows) == [False] * 8
-    rig.scheduler.request_finished(PLAIN)
-    assert rig.workers[0].pool.free == free
-    assert rig.held() == {}
-    assert works(rig, keys)
-
-
 # -- F9: close ---------------------------------------------------------------------------------
-
-
-def test_F9_close_may_be_called_twice_and_says_that_nothing_was_left(open_any, keys):
-    rig = open_any()
-    rig.store(PLAIN, keys)
-    assert rig.close() == []
-    assert rig.close() == []
 
 
 def test_F9_the_backend_is_closed_once(open_memory, faults, at_the_scheduler):
@@ -635,25 +553,6 @@ def test_F9_the_backend_is_closed_once(open_memory, faults, at_the_scheduler):
         rig.scheduler.close(5.0)
     assert len(closed) == 1
     assert 0 < closed[0] <= 5.0
-
-
-def test_F9_close_says_which_transfers_nobody_completed(open_any, keys):
-    rig = open_any()
-    transfer = rig.scheduler.prepare_store(PLAIN, keys).transfer
-    assert rig.close() == [transfer.id]
-    assert rig.close() == [transfer.id]
-
-
-def test_F9_close_may_come_from_another_thread(open_any, keys):
-    rig = open_any()
-    rig.store(PLAIN, keys)
-    answers: list[list[int]] = []
-    threads = [threading.Thread(target=lambda: answers.append(rig.close())) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert answers == [[]] * 3
 
 
 @pytest.mark.parametrize("method", ["put", "get"])
@@ -704,41 +603,3 @@ def test_F9_a_closed_connector_answers_and_reaches_no_backend(
     rig.scheduler.request_finished(late)
     assert rig.scheduler._guard.errors == 0
     assert rig.scheduler.stats.misuse >= 4
-
-
-def test_F9_a_transfer_given_to_a_closed_worker_failed(open_any, keys):
-    rig = open_any()
-    transfer = rig.scheduler.prepare_store(PLAIN, keys).transfer
-    (worker,) = rig.workers
-    worker.close(1.0)
-    worker.submit(transfer, rig.rows(8))
-    assert worker.poll() == [(transfer.id, [False] * 8)]
-
-
-# -- F5: what changed is a miss ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda stored: bytes([stored[0] ^ 1]) + stored[1:],
-        lambda stored: stored[:1500] + bytes([stored[1500] ^ 0x80]) + stored[1501:],
-        lambda stored: stored[:-1] + bytes([stored[-1] ^ 1]),
-        lambda stored: stored[:-1],
-        lambda stored: stored[1:],
-        lambda stored: b"\0" + stored[:-1],
-        lambda stored: bytes(len(stored)),
-        lambda stored: b"",
-    ],
-    ids=["first", "middle", "last", "short", "front gone", "shifted", "zeros", "empty"],
-)
-def test_F5_an_object_that_changed_is_a_miss_and_is_removed(open_shelf, shelf, keys, change):
-    rig = open_shelf()
-    rig.store(PLAIN, keys)
-    name = next(name for name in shelf.objects if name.endswith(keys[3]))
-    shelf.objects[name] = change(shelf.objects[name])
-    reader = Request("reader")
-    assert rig.scheduler.lookup(reader, keys) == 8
-    assert rig.load(reader, keys) == [i != 3 for i in range(8)]
-    assert rig.hits(keys) == 3
-    assert name not in shelf.objects

@@ -8,9 +8,8 @@ import struct
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,6 @@ from kvconn.identity import (
     object_id,
     parse_object_id,
 )
-from kvconn.registry import BACKENDS, available
 from kvconn.types import Request
 
 SPACE = Namespace(
@@ -385,37 +383,12 @@ def test_K2_a_name_of_a_shard_that_does_not_exist_is_no_name():
 
 # -- K2: over a store that outlives its engine -------------------------------------------------
 
-STORES = {"shelf": "", "disk": "disk://{path}?capacity={objects}"}
 
-
-@pytest.fixture(params=[name for name in STORES if name == "shelf" or name in available(BACKENDS)])
-def open_store(request, open_shelf) -> Callable[..., Any]:
-    """Opens engines that share one store."""
-    open_shelf.case = replace(open_shelf.case, name=request.param, url=STORES[request.param])
-    return open_shelf
-
-
-def leave_behind(open_store, keys, **how) -> None:
+def leave_behind(open_shelf, keys, **how) -> None:
     """An engine stores ``keys``, and ends."""
-    rig = open_store(**how)
+    rig = open_shelf(**how)
     assert rig.store(Request("first"), keys).accepted == tuple(keys)
     rig.close()
-
-
-@pytest.mark.parametrize(("field", "value"), OTHER_SPACES.items(), ids=list(OTHER_SPACES))
-def test_K2_chunks_of_another_namespace_are_a_miss(open_store, keys, field, value):
-    leave_behind(open_store, keys, namespace=SPACE)
-    assert open_store(namespace=replace(SPACE, **{field: value})).hits(keys) == 0
-    rig = open_store(namespace=SPACE)
-    assert rig.hits(keys) == len(keys)
-    assert rig.load(Request("again"), keys) == [True] * len(keys)
-
-
-@pytest.mark.parametrize(("ranks", "others"), [(1, 2), (2, 1), (2, 3)])
-def test_K2_chunks_of_another_number_of_shards_are_a_miss(open_store, keys, ranks, others):
-    leave_behind(open_store, keys, ranks=ranks)
-    assert open_store(ranks=others).hits(keys) == 0
-    assert open_store(ranks=ranks).hits(keys) == len(keys)
 
 
 def test_K2_shards_of_two_divisions_never_make_up_a_chunk(open_shelf, shelf, keys):
@@ -427,11 +400,6 @@ def test_K2_shards_of_two_divisions_never_make_up_a_chunk(open_shelf, shelf, key
     rig = open_shelf(ranks=2)
     assert rig.hits(keys) == 0
     assert rig.scheduler.collect_stats()["entries"] == 0
-
-
-def test_K2_each_rank_gets_its_own_shard_back(open_store, keys):
-    leave_behind(open_store, keys, ranks=3)
-    assert open_store(ranks=3).load(Request("again"), keys) == [True] * len(keys)
 
 
 def shards_of(shelf) -> set[Shard]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from kvconn.identity import Shard, parse_object_id
@@ -40,14 +38,6 @@ def test_K2_foreign_names_in_a_store_are_left_out(open_shelf, shelf, keys, forei
     leave(open_shelf(), keys)
     shelf.objects[foreign] = b"not ours"
     assert open_shelf().hits(keys) == 8
-
-
-def test_K2_two_engines_with_equal_namespaces_share(open_shelf, keys):
-    rig = open_shelf()
-    rig.store(WRITER, keys)
-    other = open_shelf(namespace=dataclasses.replace(rig.namespace))
-    assert other.scheduler.lookup(READER, keys) == 8
-    assert other.load(READER, keys) == [True] * 8
 
 
 def test_K4_objects_exchanged_under_their_names_are_misses(open_shelf, shelf, keys):

@@ -133,7 +133,7 @@ def use_every_read_path(rig, request, keys) -> None:
         assert rig.scheduler.lookup(request, keys) == 0
         assert rig.scheduler.lookup(request, keys[:1], computed_tokens=4) == 0
         assert rig.scheduler.prepare_load(request, keys) is None
-        rig.scheduler.step()
+        rig.step()
     rig.scheduler.release(request)
 
 
@@ -144,134 +144,16 @@ def reads(calls) -> int:
 # -- R1 ----------------------------------------------------------------------------------------
 
 
-def test_R1_a_skipping_request_reaches_no_backend_to_read(open_any, keys):
-    rig = open_any(wrap=CountingBackend)
-    rig.store(PLAIN, keys)
-    use_every_read_path(rig, SKIPPING, keys)
-    rig.scheduler.request_finished(SKIPPING)
-    assert reads(rig.backend.skipping) == 0
-    assert rig.backend.skipping.releases == 0
-
-
-def test_R1_a_skipping_request_still_starts_touches_stores_and_finishes(open_any, keys):
-    rig = open_any(wrap=CountingBackend)
-    use_every_read_path(rig, SKIPPING, keys)
-    rig.scheduler.touch(SKIPPING, keys)
-    accepted = rig.store(SKIPPING, keys).accepted
-    rig.scheduler.request_finished(SKIPPING)
-    calls = asdict(rig.backend.skipping)
-    assert accepted == tuple(keys)
-    assert calls == dict.fromkeys(calls, 0) | {
-        "started": 1, "touches": 1, "offers": 1, "accepted": len(keys), "finished": 1,
-    }  # fmt: skip
-
-
-def test_R1_what_a_skipping_request_stored_is_a_hit_to_a_later_plain_one(open_rig, keys):
-    rig = open_rig()
-    use_every_read_path(rig, SKIPPING, keys)
-    rig.store(SKIPPING, keys)
-    rig.scheduler.request_finished(SKIPPING)
-    assert rig.scheduler.lookup(PLAIN, keys) == len(keys)
-    assert rig.load(PLAIN, keys) == [True] * len(keys)
-
-
-def test_R1_what_a_skipping_request_touches_is_spared(open_rig, keys):
-    rig = open_rig(chunks=2)
-    for key in keys[:2]:
-        rig.store(PLAIN, [key])
-    rig.scheduler.touch(SKIPPING, keys[:1])
-    assert rig.store(PLAIN, keys[2:3]).evicted in ((keys[1],), [keys[1]])
-
-
 # -- R2 ----------------------------------------------------------------------------------------
-
-
-def test_R2_a_lease_is_released_before_the_skip_takes_effect(open_rig, keys):
-    rig = open_rig(wrap=CountingBackend)
-    rig.store(PLAIN, keys)
-    assert rig.scheduler.lookup(Request("one"), keys) == len(keys)
-    assert rig.held()["leases"] == 1
-    again = Request("one", skip_reading_prefix_cache=True)
-    assert rig.scheduler.lookup(again, keys) == 0
-    assert "leases" not in rig.held()
-    assert reads(rig.backend.skipping) == 0
-
-
-@pytest.mark.parametrize("call", ["request_started", "touch", "prepare_store", "prepare_load"])
-def test_R2_whatever_the_request_does_first_with_its_new_flag(open_rig, keys, call):
-    rig = open_rig(strict=False)
-    rig.store(PLAIN, keys)
-    rig.scheduler.lookup(Request("one"), keys)
-    again = Request("one", skip_reading_prefix_cache=True)
-    getattr(rig.scheduler, call)(again, *([] if call == "request_started" else [keys]))
-    assert "leases" not in rig.held()
-
-
-def test_R2_a_request_whose_flag_is_taken_back_may_read_again(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys)
-    assert rig.scheduler.lookup(Request("one", skip_reading_prefix_cache=True), keys) == 0
-    assert rig.scheduler.lookup(Request("one"), keys) == len(keys)
 
 
 # -- R3 ----------------------------------------------------------------------------------------
 
 
-def test_R3_a_load_that_an_engine_asks_for_all_the_same_is_refused_and_counted(open_any, keys):
-    rig = open_any(wrap=CountingBackend)
-    rig.store(PLAIN, keys)
-    assert rig.scheduler.prepare_load(SKIPPING, keys) is None
-    assert rig.scheduler.stats.refused_loads == 1
-    assert rig.backend.skipping.loads == 0
-    assert rig.scheduler.transfers_in_flight == 0
-
-
 # -- R4 ----------------------------------------------------------------------------------------
 
 
-def test_R4_a_skipping_request_is_bypassed_and_neither_query_nor_hit(open_any, keys):
-    rig = open_any()
-    rig.store(PLAIN, keys)
-    rig.scheduler.lookup(PLAIN, keys)
-    before = rig.scheduler.collect_stats()
-    for _ in range(3):
-        rig.scheduler.lookup(SKIPPING, keys)
-    after = rig.scheduler.collect_stats()
-    changed = {name: after[name] - before[name] for name in before if after[name] != before[name]}
-    assert changed == {"bypassed": 1, "requests": 1}
-
-
-def test_R4_a_plain_request_that_asks_in_every_step_is_one_query(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys[:5])
-    for _ in range(3):
-        rig.scheduler.lookup(PLAIN, keys)
-    stats = rig.scheduler.stats
-    assert (stats.queries, stats.hits, stats.bypassed) == (len(keys), 5, 0)
-
-
 # -- R5 ----------------------------------------------------------------------------------------
-
-
-def test_R5_a_request_that_must_not_write_offers_nothing_to_a_backend(open_any, keys):
-    rig = open_any(wrap=CountingBackend)
-    assert rig.store(NOT_WRITING, keys).accepted == ()
-    assert rig.backend.plain.offers == 0
-    assert rig.scheduler.stats.refused_stores == 1
-    assert rig.scheduler.stats.offered == 0
-
-
-def test_R5_it_goes_on_reading(open_rig, keys):
-    rig = open_rig()
-    rig.store(PLAIN, keys)
-    assert rig.scheduler.lookup(NOT_WRITING, keys) == len(keys)
-    assert rig.load(NOT_WRITING, keys) == [True] * len(keys)
-
-
-def test_R5_nothing_of_it_is_there_for_others(open_rig, keys):
-    rig = open_rig()
-    rig.store(NOT_WRITING, keys)
-    assert rig.hits(keys) == 0
 
 
 # -- R6 ----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class NullBackend(Backend):
 
     contract_version: ClassVar[int] = 1
     pinned: ClassVar[bool] = True
+    keeps: ClassVar[bool] = False
 
     def open_scheduler(self, geometry: Geometry, namespace: Namespace) -> None:
         self._storing = 0
