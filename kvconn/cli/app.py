@@ -18,6 +18,7 @@ __all__ = ["app", "main"]
 VERBS = {
     "plugins": "List every backend, policy and eviction policy that is installed.",
     "replay": "Run a workload through the reference engine and check every loaded block.",
+    "check": "Prove with the conformance kit that a backend keeps the contract.",
     "bench": "Measure a backend beside this machine's limits.",
     "inspect": "Count, verify and repair a disk store.",
 }

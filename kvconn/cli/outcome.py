@@ -16,7 +16,7 @@ from kvconn.errors import ConfigurationError, KvconnError, TraceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["run"]
+__all__ = ["run", "without_secrets"]
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*://\S+")
 
@@ -46,7 +46,7 @@ def run(command: Callable[[], object], *, as_json: bool) -> int:  # noqa: PLR091
 
 
 def _end(status: int, message: str, *, as_json: bool) -> int:
-    line = _without_secrets(" ".join(message.split()))
+    line = without_secrets(" ".join(message.split()))
     with suppress(OSError):  # nobody reads any more: the status says it all
         typer.echo(f"kvconn: {line}", err=True)
         if as_json:
@@ -55,7 +55,7 @@ def _end(status: int, message: str, *, as_json: bool) -> int:
     return status
 
 
-def _without_secrets(line: str) -> str:
+def without_secrets(line: str) -> str:
     """An argument that the parser quotes may be a backend's URL."""
     from kvconn.config import hide_password, redact  # noqa: PLC0415 - only errors need it
 

@@ -47,6 +47,8 @@ class Model:
     leases: dict[str, Lease] = field(default_factory=dict)
     failed: dict[str, set[Key]] = field(default_factory=dict)
     """By request, the keys that are not offered to it again (F1)."""
+    alive: set[str] = field(default_factory=set)
+    """Requests that were heard of and have not ended."""
     flights: dict[int, _Flight] = field(default_factory=dict)
     _born: dict[Key, int] = field(default_factory=dict)
     _time: int = 0
@@ -120,7 +122,8 @@ class Model:
         for key, good in zip(transfer.keys, verdicts, strict=True):
             if good:
                 continue
-            self.failed.setdefault(transfer.request_id, set()).add(key)
+            if transfer.request_id in self.alive:
+                self.failed.setdefault(transfer.request_id, set()).add(key)
             if self.one_tier and self._born.get(key, 0) < flight.time:
                 self.may.discard(key)
             self.doubt()
@@ -134,6 +137,7 @@ class Model:
         """A request is over; one of the same name starts afresh."""
         self.leases.pop(request, None)
         self.failed.pop(request, None)
+        self.alive.discard(request)
 
     def reset(self) -> None:
         """Everything is forgotten, stores on their way included."""
@@ -145,7 +149,7 @@ class Model:
         """Another process goes on with what was there."""
         on_their_way = {key for f in self.flights.values() for key in f.transfer.keys}
         self.may = (self.may | on_their_way) if persistent else set()
-        for lost in (self.leases, self.failed, self.flights, self.told):
+        for lost in (self.leases, self.failed, self.flights, self.told, self.alive):
             lost.clear()
 
 

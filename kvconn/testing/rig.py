@@ -270,7 +270,8 @@ class Rig:
             left[f"quarantine of rank {rank}"] = worker.pool.quarantined
         return {name: count for name, count in left.items() if count}
 
-    def close(self, deadline: float = PATIENCE_S) -> list[int]:
+    def close(self, deadline: float | None = None) -> list[int]:
         """Both halves; the ids of the transfers left behind."""
+        deadline = PATIENCE_S if deadline is None else deadline
         left = {id_ for worker in self.workers for id_ in worker.close(deadline)}
         return sorted(left.union(self.scheduler.close(deadline)))

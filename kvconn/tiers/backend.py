@@ -26,6 +26,7 @@ from kvconn.tiers.orders import (
     Placement,
     StoreOrders,
 )
+from kvconn.tiers.pairs import Pairs
 from kvconn.tiers.sweep import Found, sweep
 from kvconn.tiers.worker import Tier, TieredWorker
 from kvconn.types import (
@@ -85,6 +86,7 @@ class TieredBackend(Backend):
         """Of requests whose hits do not all lie in the fast tier."""
         self._going: dict[int, list[tuple[int, Transfer]]] = {}
         """By transfer, the tiers' own transfers whose verdicts its verdicts are, key by key."""
+        self._pairs = Pairs()
         self._moves: list[Transfer] = []
         """To be handed out by the next step."""
         self._moved: Counter[str] = Counter()
@@ -271,6 +273,8 @@ class TieredBackend(Backend):
         orders = StoreOrders(placement=placement, through=through)
         transfer = self._store(request, wanted, plan.transfer, orders)
         self._going[transfer.id] = [(FAST, plan.transfer)]
+        if through is not None:
+            self._pairs.bind(transfer.id, self._moves[-1].id)
         return StorePlan(wanted, transfer, plan.evicted)
 
     def _for_slow(self, keys: list[Key], accepted: Sequence[Key]) -> list[Key]:
@@ -362,10 +366,11 @@ class TieredBackend(Backend):
 
     def complete_transfer(self, transfer: Transfer, verdicts: Sequence[bool]) -> None:
         said = dict(zip(transfer.keys, verdicts, strict=True))
-        for tier, part in self._going.pop(transfer.id, ()):
-            its = [said[key] for key in part.keys]
-            self._count(tier, part.kind, sum(map(bool, its)))
-            self._call(tier, self.tiers[tier].complete_transfer, part, its)
+        for known, its_keys in self._pairs.ended(transfer.id, said):
+            for tier, part in self._going.pop(known, ()):
+                its = [its_keys[key] for key in part.keys]
+                self._count(tier, part.kind, sum(map(bool, its)))
+                self._call(tier, self.tiers[tier].complete_transfer, part, its)
 
     def _count(self, tier: int, kind: TransferKind, moved: int) -> None:
         if kind is not TransferKind.MOVE and self.names[tier]:

@@ -18,29 +18,6 @@ from kvconn.testing.rig import PATIENCE_S
 from kvconn.types import TransferKind
 
 
-class MemoryConfig(PluginConfig):
-    capacity: Capacity
-
-
-class MemoryBackend(IndexedBackend):
-    """An index over slots that stay where they are."""
-
-    contract_version = 1
-    tier = "memory"
-
-    def chunks_that_fit(self, geometry):
-        return int(self.config.capacity) // (geometry.slot_bytes * geometry.ranks)
-
-    def eviction_name(self):
-        return "lru"
-
-    def pool_size(self, geometry):
-        return PoolSize(self.chunks_that_fit(geometry), geometry.slot_bytes)
-
-    def open_worker(self, pool, caches, namespace, shard):
-        return MemoryWorker(Copier(pool, caches))
-
-
 class MemoryWorker:
     def __init__(self, copier: Copier) -> None:
         self.copier = copier
@@ -64,6 +41,31 @@ class MemoryWorker:
 
     def close(self, deadline):
         return []
+
+
+class MemoryConfig(PluginConfig):
+    capacity: Capacity
+
+
+class MemoryBackend(IndexedBackend):
+    """An index over slots that stay where they are."""
+
+    contract_version = 1
+    tier = "memory"
+    Config = MemoryConfig
+    Worker = MemoryWorker
+
+    def chunks_that_fit(self, geometry):
+        return int(self.config.capacity) // (geometry.slot_bytes * geometry.ranks)
+
+    def eviction_name(self):
+        return "lru"
+
+    def pool_size(self, geometry):
+        return PoolSize(self.chunks_that_fit(geometry), geometry.slot_bytes)
+
+    def open_worker(self, pool, caches, namespace, shard):
+        return self.Worker(Copier(pool, caches))
 
 
 class Shelf:

@@ -30,6 +30,7 @@ Open = Callable[..., Rig]
 """``open_rig(chunks=8, *, ranks=1, namespace=..., policies=(), settings=None, strict=True,
 wrap=...)``: one more engine over the test's store."""
 
+_OURS = "kvconn.testing."
 _LARGEST = 1 << 26
 """Bytes within which a capacity for a few chunks of a kilobyte must lie."""
 
@@ -58,6 +59,17 @@ def needs(*capabilities: str) -> pytest.MarkDecorator:
 def rule_of(test: str) -> str:
     """``"L3"`` for ``"test_L3_a_store_cannot_be_found_before_it_is_complete"``."""
     return test.split("_")[1]
+
+
+def _tiers(backend: Backend) -> list[Backend]:
+    if isinstance(backend, TieredBackend):
+        return [leaf for tier in backend.tiers for leaf in _tiers(tier)]
+    return [backend]
+
+
+def _chunks(backend: Any, geometry: Geometry) -> int:  # noqa: ANN401 - with an index, or without
+    fits = getattr(backend, "chunks_that_fit", None)
+    return _LARGEST if fits is None else int(fits(geometry))
 
 
 class Kit:
@@ -123,18 +135,22 @@ class Kit:
 
     def capacity_for(self, chunks: int, geometry: Geometry) -> int:
         """The least capacity, in bytes, in which ``chunks`` chunks fit."""
-        probe = self.make_backend(_LARGEST)
-        if not hasattr(probe, "chunks_that_fit"):
+        if not any(hasattr(t, "chunks_that_fit") for t in _tiers(self.make_backend(_LARGEST))):
             return chunks * geometry.ranks * geometry.slot_bytes
+        known: dict[tuple[int, int], int] = vars(self).setdefault("_capacities", {})
+        if (chunks, geometry.ranks) in known:
+            return known[chunks, geometry.ranks]
 
         def fit(capacity: int) -> int:
             try:
-                backend: Any = self.make_backend(capacity + 1)
-                return int(backend.chunks_that_fit(geometry))
+                tiers = _tiers(self.make_backend(capacity + 1))
+                return min(_chunks(tier, geometry) for tier in tiers)
             except Exception:  # noqa: BLE001 - too small for its configuration
                 return 0
 
-        return 1 + bisect.bisect_left(range(_LARGEST), chunks, key=fit)
+        found = 1 + bisect.bisect_left(range(_LARGEST), chunks, key=fit)
+        known[chunks, geometry.ranks] = found
+        return found
 
     def capabilities(self) -> set[str]:
         """What the backend declares, in the words of :func:`needs`."""
@@ -210,16 +226,17 @@ class Kit:
 
     def __init_subclass__(cls, **arguments: Any) -> None:  # noqa: ANN401 - of other bases
         super().__init_subclass__(**arguments)
-        if "make_backend" not in cls.__dict__ and not cls.xfails:
-            return  # a part of the kit itself, or a mixin
+        if cls.__module__.startswith(_OURS):
+            return
         inherited = {
             name
-            for base in cls.__mro__[1:]
+            for base in cls.__mro__
+            if base.__module__.startswith(_OURS)
             for name in vars(base)
-            if name.startswith("test_") and base.__module__.startswith("kvconn.testing.")
+            if name.startswith("test_")
         }
         unknown = sorted(set(cls.xfails) - inherited)
-        changed = sorted(n for n in inherited & set(vars(cls)) if n not in cls.xfails)
+        changed = sorted(name for name in inherited if _is_changed(cls, name))
         if unknown:
             msg = f"{cls.__name__}.xfails names {unknown[0]}, which no test is called: remove it"
             raise TypeError(msg)
@@ -232,6 +249,13 @@ class Kit:
             raise TypeError(msg)
         for name, reason in cls.xfails.items():
             _expect_failure(cls, name, reason)
+
+
+def _is_changed(cls: type[Kit], name: str) -> bool:
+    """Whether something else than the kit's own test answers to ``name``, without a reason."""
+    owner = next(base for base in cls.__mro__ if name in vars(base))
+    stated = {*cls.xfails, *getattr(owner, "xfails", {})}
+    return not owner.__module__.startswith(_OURS) and name not in stated
 
 
 def _expect_failure(cls: type[Kit], name: str, reason: str) -> None:

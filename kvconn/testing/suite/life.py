@@ -42,7 +42,7 @@ class LifeRules(Kit):
     def test_L3_a_key_that_is_being_stored_is_not_stored_twice(
         self, open_rig: Open, keys: list[Key]
     ) -> None:
-        rig = open_rig()
+        rig = open_rig(chunks=16)
         plan = rig.begin_store(PLAIN, keys)
         assert rig.scheduler.prepare_store(READER, keys).accepted == ()
         rig.collect(plan.transfer)
@@ -80,6 +80,20 @@ class LifeRules(Kit):
         assert (figures["entries"], figures["reservations"]) == (0, 0)
         assert rig.store(PLAIN, keys).accepted == tuple(keys)
         assert rig.hits(keys) == 8
+
+    @needs("keeps")
+    def test_L3_a_store_that_failed_on_another_rank_is_found_on_no_tier(
+        self, open_rig: Open, keys: list[Key]
+    ) -> None:
+        rig = open_rig()
+        plan = rig.begin_store(PLAIN, keys)
+        rig.step()  # what a tier copies by itself may end before
+        assert [rig.hits([key]) for key in keys] == [0] * 8
+        rig.moved(plan.transfer)
+        rig.scheduler.complete_transfer(plan.transfer, [])
+        rig.step()
+        rig.sweep()
+        assert [rig.hits([key]) for key in keys] == [0] * 8
 
     @needs("keeps", "block_store", "seen")
     def test_L3_a_failed_store_leaves_no_object(self, open_rig: Open, keys: list[Key]) -> None:

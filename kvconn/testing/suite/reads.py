@@ -78,6 +78,19 @@ class ReadRules(Kit):
         assert rig.is_wiped()
 
     @needs("keeps")
+    def test_R1_a_skipping_request_leases_nothing_on_any_tier(
+        self, open_rig: Open, keys: list[Key]
+    ) -> None:
+        rig = open_rig()
+        rig.store(PLAIN, keys)
+        use_every_read_path(rig, SKIPPING, keys)
+        rig.scheduler.touch(SKIPPING, keys)
+        rig.store(SKIPPING, keys)
+        held = rig.held()
+        assert "leases" not in held
+        assert "loading" not in held
+
+    @needs("keeps")
     def test_R1_what_a_skipping_request_stored_is_a_hit_to_a_later_plain_one(
         self, open_rig: Open, keys: list[Key]
     ) -> None:
