@@ -258,6 +258,7 @@ class BlockStoreBackend(IndexedBackend):
             if not self._capabilities.scheduler_visible:
                 doomed += self._deletions.take(self._index.holds)
             if doomed:
+                self._finder.gone(doomed)
                 self._deletions.travels(doomed)
                 transfer = transfer.with_evictions(tuple(doomed))
         return transfer
@@ -278,11 +279,13 @@ class BlockStoreBackend(IndexedBackend):
             self._recover()
 
     def _wasted(self, keys: Sequence[Key]) -> None:
+        self._finder.gone(keys)
         self._deletions.add(keys)
 
     def _leave(self, keys: Sequence[Key]) -> None:
         """These were evicted."""
         self._events.removed(keys)
+        self._finder.gone(keys)
         self._deletions.add(keys)
 
     # -- the whole -------------------------------------------------------------------------
@@ -305,6 +308,7 @@ class BlockStoreBackend(IndexedBackend):
             above = used - self._deletions.withdrawn - self._low
             keys, entries = self._index.withdraw(min(_PER_STEP, max(0, above)))
             self._events.removed(keys)
+            self._finder.gone(keys)
             self._deletions.withdraw(keys, entries)
             self._evicting = bool(keys)
 
@@ -312,6 +316,7 @@ class BlockStoreBackend(IndexedBackend):
         keys = list(self._index)
         dropped = super().reset()
         self._found.clear()
+        self._finder.everything_gone()
         if self._recovery is not None:
             self._recovery.cancel()
             self._recovery = None

@@ -41,6 +41,8 @@ class _Question:
     found: int = 0
     """How many leading keys are there, once it is answered."""
     failed: bool = False
+    deletions: int = 0
+    """Calls of :meth:`Finder.gone` before it was asked."""
 
 
 class Finder:
@@ -62,6 +64,9 @@ class Finder:
         """By the first key."""
         self._absent: dict[Key, float] = {}
         """Keys that are not there, and until when that is believed; oldest first."""
+        self._deletions = 0
+        self._gone: dict[Key, int] = {}
+        """Keys that were to be deleted while questions were open, and when."""
         self._answered: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         self._workers = Workers(1, "find")
 
@@ -72,7 +77,7 @@ class Finder:
         if question is None:
             if self._absent.get(key, 0.0) > now or not self._breaker.lets_through():
                 return False
-            question = _Question(list(keys[at : at + _MOST_KEYS]), now)
+            question = _Question(list(keys[at : at + _MOST_KEYS]), now, deletions=self._deletions)
             self._open[key] = question
             self._workers.put(partial(self._answer, question))
         elif question.asked + _PATIENCE_S <= now:
@@ -91,10 +96,32 @@ class Finder:
                 if self._open.get(question.keys[0]) is question:
                     del self._open[question.keys[0]]
                     (self._breaker.failed if question.failed else self._breaker.succeeded)()
+                self._leave_out_gone(question)
                 found += question.keys[: question.found]
                 if question.found < len(question.keys):
                     self._remember_absent(question.keys[question.found], self._clock())
         return found
+
+    def gone(self, keys: Iterable[Key]) -> None:
+        """``keys`` are to be deleted: that one was seen before says nothing any more."""
+        if self._open:
+            self._deletions += 1
+            self._gone.update(dict.fromkeys(keys, self._deletions))
+        else:
+            self._gone.clear()
+
+    def everything_gone(self) -> None:
+        """The same of every key."""
+        self.gone(key for question in self._open.values() for key in question.keys)
+
+    def _leave_out_gone(self, question: _Question) -> None:
+        gone = self._gone
+        if not gone:
+            return
+        for i, key in enumerate(question.keys[: question.found]):
+            if gone.get(key, 0) > question.deletions:
+                question.found = i
+                return
 
     def found_in_vain(self, keys: Iterable[Key]) -> None:
         """There is no place for ``keys`` now: for a while they are misses, and not asked about."""

@@ -542,3 +542,35 @@ def test_F2_over_an_awkward_store_no_byte_is_wrong_and_nothing_is_left(
     until(rig, lambda: not rig.scheduler.has_pending_work())
     assert loaded
     assert rig.held() == {}
+
+
+# -- answers that are older than what happened since -------------------------------------------
+
+
+@pytest.fixture
+def asked(open_shelf, shared, keys):
+    """An engine whose question was answered with yes, and has not heard of it yet."""
+    rig = open_shelf()
+    other = open_shelf()
+    rig.hits(keys)  # known to be absent: nothing is asked again for a while
+    rig.backend._finder._absent.clear()
+    other.store(PLAIN, keys)
+    assert rig.scheduler.lookup(READER, keys) is None
+    ends = time.monotonic() + PATIENCE_S
+    while rig.backend._finder._answered.empty():
+        assert time.monotonic() < ends
+    return rig
+
+
+def test_L5_an_answer_from_before_a_reset_finds_nothing(asked, shared, keys):
+    asked.scheduler.reset()
+    asked.sweep()
+    assert not shared.objects
+    assert asked_until_known(asked, READER, keys) == 0
+
+
+def test_L1_an_answer_from_before_a_deletion_finds_nothing(asked, shared, keys):
+    asked.backend._wasted(keys[2:])
+    asked.sweep()
+    assert len(shared.objects) == 2
+    assert asked_until_known(asked, READER, keys) == 2
