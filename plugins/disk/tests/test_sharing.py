@@ -6,8 +6,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 PROCESSES, ROUNDS = 8, 12
 
 ENGINE = """
@@ -62,7 +60,6 @@ print(loaded)
 """
 
 
-@pytest.mark.needs("disk")
 def test_F8_processes_that_share_a_directory_load_no_wrong_byte_and_meet_no_error(tmp_path):
     url = f"disk://{tmp_path}/store?capacity=64MiB&staging=256KiB"
     engines = [
@@ -81,7 +78,6 @@ def test_F8_processes_that_share_a_directory_load_no_wrong_byte_and_meet_no_erro
     assert list((tmp_path / "store").rglob("*.tmp")) == []
 
 
-@pytest.mark.needs("disk")
 def test_F7_after_a_kill_another_process_loads_no_wrong_byte_and_nothing_half_written_stays(
     tmp_path,
 ):
