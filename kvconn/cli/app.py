@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from kvconn.cli.outcome import run
 
-__all__ = ["app", "main"]
+__all__ = ["VERBS", "app", "main", "verb"]
 
 VERBS = {
     "plugins": "List every backend, policy and eviction policy that is installed.",
@@ -40,7 +40,7 @@ class _Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's
         """The real command in place of the one that stands in the listing."""
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, _verb(name) if name else listed, rest
+        return name, verb(name) if name else listed, rest
 
     def main(self, *args: Any, **settings: Any) -> NoReturn:  # noqa: ANN401 - typer's signature
         """Here, so that the exit status is ours for the console script and in tests alike."""
@@ -50,7 +50,8 @@ class _Verbs(TyperGroup):
         sys.exit(run(partial(super().main, argv, **settings), as_json="--json" in argv))
 
 
-def _verb(name: str) -> Any:  # noqa: ANN401 - typer's own command class moved between releases
+def verb(name: str) -> Any:  # noqa: ANN401 - typer's own command class moved between releases
+    """The command behind a verb; its module is imported now."""
     alone = typer.Typer(add_completion=False)
     alone.command(name, help=VERBS[name])(getattr(import_module(f"kvconn.cli.{name}"), name))
     return get_command(alone)

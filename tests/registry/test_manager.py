@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from healthy import MemoryBackend, MemoryConfig
 
 from kvconn.backend import PluginConfig
 from kvconn.errors import WrongSignature
@@ -97,3 +98,30 @@ def test_the_bound_method_is_what_answers(manager):
     policy = manager.get_plugin("prefix_skip")
     request = Request("r", skip_reading_prefix_cache=True)
     assert policy.permit(request) == Permissions(read=False, write=True)
+
+
+class Touching(MemoryBackend):
+    def touch(self, request, keys):
+        pass
+
+
+def test_who_implements_a_hook_that_will_go_is_warned_when_registered():
+    manager = PluginManager()
+    said = DeprecationWarning("touch goes in contract 2: write nothing in its place")
+    manager.hook.touch.spec.warn_on_impl = said
+    with pytest.warns(DeprecationWarning, match="touch goes in contract 2"):
+        manager.register(Touching(MemoryConfig(capacity=8192)), "touching")
+
+
+def test_who_leaves_a_hook_that_will_go_alone_is_not_warned():
+    manager = PluginManager()
+    manager.hook.holds.spec.warn_on_impl = DeprecationWarning("holds goes")
+    manager.register(Touching(MemoryConfig(capacity=8192)), "touching")
+
+
+def test_who_takes_an_argument_that_will_go_is_warned():
+    manager = PluginManager()
+    said = DeprecationWarning("touch's keys go")
+    manager.hook.touch.spec.warn_on_impl_args = {"keys": said}
+    with pytest.warns(DeprecationWarning, match="touch's keys go"):
+        manager.register(Touching(MemoryConfig(capacity=8192)), "touching")
