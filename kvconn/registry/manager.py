@@ -54,15 +54,20 @@ class PluginManager(pluggy.PluginManager):
         """A hook by its name; whatever else a marker says about order or wrapping is ignored."""
         # Static, because reading a property of a plugin that is not open yet may raise.
         attribute = inspect.getattr_static(plugin, name)
-        if not inspect.isroutine(attribute) or _is_default(name, attribute):
+        if not inspect.isroutine(attribute) or _is_ours(plugin, name):
             return None
         marked = hasattr(attribute, f"{PROJECT}_impl")
         return _PLAIN.copy() if marked or name in _hooks_of(plugin) else None
 
 
-def _is_default(name: str, attribute: object) -> bool:
-    """A base class's own: its plugin implements nothing there, and is not warned of a hook's end."""
-    return any(inspect.getattr_static(base, name, None) is attribute for base in (Backend, Policy))
+def _is_ours(plugin: object, name: str) -> bool:
+    """Inherited from a base class of kvconn's: the plugin itself implements nothing there.
+
+    So it is not warned when that hook will go.
+    """
+    kinds = type(plugin).__mro__
+    owner = next((kind for kind in kinds if name in vars(kind)), kinds[0])
+    return owner is not kinds[0] and owner.__module__.partition(".")[0] == "kvconn"
 
 
 def _hooks_of(plugin: object) -> tuple[str, ...]:
