@@ -48,7 +48,9 @@ class Connector:
         tiers = _named_tiers(config)
         if wrap is not None:
             tiers = [(name, wrap(backend)) for name, backend in tiers]
-        self.backend_name = " over ".join(name for name, _ in tiers)
+        self.tier_names = [name for name, _ in tiers]
+        """The fastest first; a second disk is ``disk#2``."""
+        self.backend_name = " over ".join(self.tier_names)
         self._backend = compose(tiers, config.write)
         self._policies = build_policies(config)
         for choice in (*config.tiers, *config.policies):

@@ -20,6 +20,7 @@ VERBS = {
     "replay": "Run a workload through the reference engine and check every loaded block.",
     "check": "Prove with the conformance kit that a backend keeps the contract.",
     "bench": "Measure a backend beside this machine's limits.",
+    "doctor": "Say whether this machine and this configuration are fit.",
     "new": "Write a new backend distribution that passes its own tests.",
     "inspect": "Count, verify and repair a disk store.",
 }

@@ -22,6 +22,13 @@ from kvconn.integrations.vllm.config import (
     refuse_private_hashes,
     refuse_unsupported,
 )
+from kvconn.integrations.vllm.figures import (
+    Collector,
+    Figures,
+    PromFigures,
+    scheduler_totals,
+    worker_totals,
+)
 from kvconn.integrations.vllm.identity import geometry_of, namespace_of
 from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
@@ -72,6 +79,7 @@ class KVConnConnector(KVConnectorBase_V1):
         if role == KVConnectorRole.SCHEDULER:
             scheduler = self._connector.open_scheduler(self._geometry, self._namespace)
             self._scheduler = SchedulerSide(scheduler, self._options, self._guard)
+            self._collector = Collector(self._scheduler_totals)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -82,6 +90,37 @@ class KVConnConnector(KVConnectorBase_V1):
         """Within seconds, whatever the backend does."""
         self._guard.call(self._connector.close, _CLOSE_S, otherwise=[], consequence="left behind")
 
+    # -- figures, of either side -----------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> Figures | None:
+        """What happened since the last ones; a few times a second, and when all is done."""
+        idle = self.role == KVConnectorRole.SCHEDULER and self._scheduler.is_idle
+        return self._guard.call(self._collect, idle, otherwise=None, consequence="figures are late")
+
+    def _collect(self, idle: bool) -> Figures | None:
+        return self._collector.collect(now=idle)
+
+    def _scheduler_totals(self) -> dict[str, dict[str, float]]:
+        figures = self._scheduler.scheduler.collect_stats()
+        chunk_bytes = self._geometry.chunk_bytes * self._geometry.ranks
+        return scheduler_totals(figures, chunk_bytes, self._connector.tier_names)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Figures:
+        """From what came over the wire."""
+        return Figures(data or {"counters": {}, "gauges": {}})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: Any,  # noqa: ANN401 - prometheus_client's classes
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> PromFigures:
+        """The families that appear on ``/metrics``."""
+        return PromFigures(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     # -- worker ----------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -91,6 +130,7 @@ class KVConnConnector(KVConnectorBase_V1):
         shard = Shard(rank, self._geometry.ranks)
         worker = self._connector.open_worker(self._geometry, self._namespace, caches, shard)
         self._worker = WorkerSide(worker, rank)
+        self._collector = Collector(lambda: worker_totals(worker.figures()))
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Before the step writes into blocks that a running store may still read."""

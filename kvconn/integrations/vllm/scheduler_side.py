@@ -33,6 +33,11 @@ class SchedulerSide:
         self._loads: list[Load] = []
         self._flush: list[int] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """No request is in the engine."""
+        return not self._requests
+
     # -- a request's life ------------------------------------------------------------------
 
     def started(self, request: VllmRequest) -> None:

@@ -10,7 +10,7 @@ from kvconn.errors import ConfigurationError
 
 __all__ = ["require_vllm"]
 
-OLDEST = (0, 32)
+OLDEST = (0, 32)  # kvconn.doctor.vllm says the same without importing vLLM
 
 
 def require_vllm(version: str = vllm.__version__) -> None:

