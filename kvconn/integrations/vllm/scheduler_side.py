@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvconn.integrations.vllm.events import EventTranslator
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
 from kvconn.integrations.vllm.requests import TrackedRequest
 from kvconn.ranks import RankVerdicts
 from kvconn.types import Transfer, TransferKind
 
 if TYPE_CHECKING:
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request as VllmRequest
 
@@ -23,7 +25,15 @@ __all__ = ["SchedulerSide"]
 class SchedulerSide:
     """Turns vLLM's questions into kvconn's.  Scheduler thread only."""
 
-    def __init__(self, scheduler: SchedulerConnector, options: VllmOptions, guard: Guard) -> None:
+    def __init__(
+        self,
+        scheduler: SchedulerConnector,
+        options: VllmOptions,
+        guard: Guard,
+        *,
+        events: bool = False,
+    ) -> None:
+        """``events``: somebody takes them."""
         self.scheduler = scheduler
         self._guard = guard
         self._geometry = scheduler.geometry
@@ -32,6 +42,7 @@ class SchedulerSide:
         self._requests: dict[str, TrackedRequest] = {}
         self._loads: list[Load] = []
         self._flush: list[int] = []
+        self._events = EventTranslator(self._geometry) if events else None
 
     @property
     def is_idle(self) -> bool:
@@ -154,6 +165,8 @@ class SchedulerSide:
         if transfer is None:
             return None
         self._verdicts.expect(transfer)
+        if self._events is not None:
+            self._events.offered(tracked.vllm, first, offer, transfer.keys)
         tracked.storing.add(transfer.id)
         return Store(transfer.to_bytes(), [rows[key] for key in transfer.keys])
 
@@ -170,8 +183,18 @@ class SchedulerSide:
         if tracked is not None and transfer.kind is TransferKind.STORE:
             tracked.storing.discard(transfer.id)
         self.scheduler.complete_transfer(transfer, moved)
+        if self._events is not None and transfer.kind is TransferKind.STORE:
+            self._events.failed(
+                key for key, good in zip(transfer.keys, moved, strict=False) if not good
+            )
 
     # -- the whole -------------------------------------------------------------------------
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """What was stored and removed, tier by tier, since the last call."""
+        if self._events is None:
+            return []
+        return list(self._events.translate(self.scheduler.take_events()))
 
     def reset(self) -> None:
         """Empty the cache; what running requests go on to compute is offered from the start."""

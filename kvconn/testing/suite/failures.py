@@ -26,7 +26,7 @@ ENOUGH_S = 2.0
 """More than a busy machine adds to a wait that ends by itself."""
 PLAIN, READER = Request("plain"), Request("reader")
 ROUGH = Faults(
-    fails=0.04, delays=0.1, truncates=0.02, corrupts=0.02, lies=0.03, duplicates=0.05, reorders=0.1
+    fails=0.04, delays=0.1, truncates=0.06, corrupts=0.12, lies=0.03, duplicates=0.05, reorders=0.1
 )
 """Rates at which every fault comes up in a run of a few hundred calls, and hits still happen."""
 
@@ -210,7 +210,7 @@ class FailureRules(Kit):
         rig = self._open_faulty(open_rig, faults, chunks=6)
         draw = random.Random(seed)  # noqa: S311 - reproducible, not secret
         prompts = [[content_key(seed, number, i) for i in range(4)] for number in range(4)]
-        for turn in range(60):
+        for turn in range(120):
             request = Request(f"{turn}")
             keys = draw.choice(prompts)
             if rig.lookup(request, keys):
