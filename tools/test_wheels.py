@@ -12,7 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = (
-    *("tests/guarantees", "tests/cli", "tests/registry", "tests/kit/test_deviations.py"),
+    *(
+        "tests/cli",
+        "tests/registry",
+        "tests/kit/test_deviations.py",
+        "tests/kit/test_conformance.py",
+    ),
     *("plugins/cpu", "plugins/null", "plugins/native", "plugins/disk/tests/test_conformance.py"),
 )
 """What could differ in a wheel: entry points, data files, the command line, plugins."""

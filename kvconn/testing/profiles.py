@@ -29,7 +29,7 @@ class Profile(IntEnum):
     @property
     def examples(self) -> int:
         """Random runs of the state machine."""
-        return (100, 500, 20000)[self]
+        return (60, 500, 20000)[self]
 
     @property
     def seeds(self) -> int:
