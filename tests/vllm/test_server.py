@@ -1,4 +1,8 @@
-"""``vllm serve`` with the connector on, over HTTP, and what its ``/metrics`` say."""
+"""vLLM's server with the connector on, over HTTP, and what its ``/metrics`` say.
+
+The module and not ``vllm serve``: that command asks for the metadata of a distribution called
+``vllm``, and the CPU build has another name.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ class Server:
             "kv_connector_extra_config": {"backend": backend},
         }
         arguments = [
-            "serve", str(model), "--host", "127.0.0.1", "--port", str(self.port),
+            "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port),
             "--dtype", "float32", "--enforce-eager", "--block-size", "32",
             "--max-model-len", "2048", "--served-model-name", "tiny",
             "--kv-transfer-config", json.dumps(transfer),
@@ -61,7 +65,7 @@ class Server:
         self.log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [sys.executable, "-m", "vllm.entrypoints.cli.main", *arguments],
+                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
                 env=environment, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
