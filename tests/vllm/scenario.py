@@ -20,6 +20,10 @@ CONNECTOR = {
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
+KINDS = [
+    {}, {}, {}, {"skip_reading_prefix_cache": True}, {"prompt_logprobs": 0},
+    {"extra_args": {"kv_transfer_params": {"skip_writing_prefix_cache": True}}},
+]  # fmt: skip
 
 
 def tokens(prompt):
@@ -37,29 +41,53 @@ class Scenario:
 
         transfer = {**CONNECTOR, **spec.get("transfer", {})}
         transfer["kv_connector_extra_config"] = spec["config"]
+        with_cache = {"kv_transfer_config": transfer} if spec["config"] is not None else {}
         self.llm = LLM(
             model=spec["model"],
             skip_tokenizer_init=True,
-            dtype="float32",
             enforce_eager=True,
-            block_size=32,
-            kv_transfer_config=transfer,
-            **{"max_model_len": 2048, **spec.get("engine", {})},
+            **with_cache,
+            **{"max_model_len": 2048, "dtype": "float32", "block_size": 32}
+            | spec.get("engine", {}),
         )
 
-    def generate(self, prompts, max_tokens=8, **flags):
+    def generate(self, prompts, max_tokens=8, salt=None, each=None, **flags):
+        """``each``: more flags, of one prompt each."""
         from vllm import SamplingParams  # noqa: PLC0415
 
-        sampling = SamplingParams(
-            temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True, **flags
-        )
+        sampling = [
+            SamplingParams(
+                temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True,
+                **flags, **more,
+            )
+            for more in each or [{}] * len(prompts)
+        ]  # fmt: skip
+        salted = {"cache_salt": salt} if salt else {}
         answers = self.llm.generate(
-            [{"prompt_token_ids": tokens(prompt)} for prompt in prompts], sampling, use_tqdm=False
+            [{"prompt_token_ids": tokens(prompt), **salted} for prompt in prompts],
+            sampling,
+            use_tqdm=False,
         )
         return [
             {"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}
             for answer in answers
         ]
+
+    def mixed(self, seed, count, batch=8):
+        """``count`` requests of every kind over a few conversations; the tokens of each."""
+        draw = random.Random(seed)  # noqa: S311 - the same everywhere
+        answers = []
+        while len(answers) < count:
+            prompts, each = [], []
+            for _ in range(min(batch, count - len(answers))):
+                conversation, turns = draw.randrange(6), draw.randint(1, 6)
+                prompt = [[100 * conversation + turn, 60] for turn in range(turns)]
+                prompts.append([*prompt, [draw.randrange(1000, 9000), draw.randint(1, 40)]])
+                each.append(draw.choice(KINDS))
+            answers += [answer["tokens"] for answer in self.generate(prompts, each=each)]
+            if draw.random() < 0.3:
+                self.forget_local()
+        return answers
 
     def forget_local(self):
         return self.llm.reset_prefix_cache()

@@ -184,7 +184,7 @@ def test_another_engine_finds_what_is_on_the_disk(engine):
 def test_the_first_token_comes_sooner(engine, record_property, capsys):
     name, _, answers = engine
     if "first token" not in answers:
-        pytest.skip("timed over cpu, on one rank: benchmarks/vllm_first_token.py times the others")
+        pytest.skip("timed over cpu, on one rank: benchmarks/vllm/first_token.py times the others")
     taken = answers["first token"]
     ratio = taken["computed"] / taken["loaded"]
     record_property("first token, computed / loaded", ratio)

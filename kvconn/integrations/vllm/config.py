@@ -32,6 +32,8 @@ class VllmOptions(PluginConfig):
     more, larger ones move faster."""
     store_generated: bool = False
     """Store the chunks of generated tokens too, once they are final; else those of prompts."""
+    load_gate: bool = True
+    """Stop loading while loads have been taking longer than computing the same tokens."""
 
 
 def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, VllmOptions]:

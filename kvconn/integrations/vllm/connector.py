@@ -100,14 +100,14 @@ class KVConnConnector(KVConnectorBase_V1):
 
     def get_kv_connector_stats(self) -> Figures | None:
         """What happened since the last ones; a few times a second, and when all is done."""
-        idle = self.role == KVConnectorRole.SCHEDULER and self._scheduler.is_idle
+        idle = self.role == KVConnectorRole.SCHEDULER and self._scheduler.step_ended()
         return self._guard.call(self._collect, idle, otherwise=None, consequence="figures are late")
 
     def _collect(self, idle: bool) -> Figures | None:
         return self._collector.collect(now=idle)
 
     def _scheduler_totals(self) -> dict[str, dict[str, float]]:
-        figures = self._scheduler.scheduler.collect_stats()
+        figures = self._scheduler.collect_stats()
         chunk_bytes = self._geometry.chunk_bytes * self._geometry.ranks
         return scheduler_totals(figures, chunk_bytes, self._connector.tier_names)
 

@@ -32,6 +32,9 @@ _COUNTERS = {
     "bypassed": _Metric(
         "vllm:kvconn_bypassed_requests", "Requests that a policy kept from reading any cache."
     ),
+    "gated": _Metric(
+        "vllm:kvconn_gated_requests", "Requests whose hits would have taken longer to load."
+    ),
     "offer": _Metric("vllm:kvconn_offered_chunks", "Chunks offered for storing.", "result"),
     "loaded": _Metric("vllm:kvconn_load_chunks", "Chunks that were to be loaded.", "result"),
     "stored": _Metric("vllm:kvconn_store_chunks", "Chunks that were to be stored.", "result"),
@@ -126,6 +129,7 @@ def scheduler_totals(
         "lookup|hit": f["hits"],
         "lookup|miss": f["queries"] - f["hits"],
         "bypassed": f["bypassed"],
+        "gated": f.get("gated", 0),
         "offer|accepted": f["accepted"],
         "offer|declined": f["offered"] - f["accepted"],
         "loaded|ok": f["loaded"],

@@ -28,6 +28,10 @@ class TrackedRequest:
     """Leading chunks that were offered for storing."""
     computed: int = 0
     """Tokens that vLLM had itself when it last asked what could be loaded."""
+    judged: bool = False
+    """Whether loading was compared with computing."""
+    refused: bool = False
+    """Loading would take longer."""
     storing: set[int] = field(default_factory=set)
     """Stores in flight that read this request's blocks."""
     _keys: list[Key] = field(default_factory=list)

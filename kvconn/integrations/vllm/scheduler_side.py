@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvconn.integrations.vllm.events import EventTranslator
+from kvconn.integrations.vllm.gate import LoadGate
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
 from kvconn.integrations.vllm.requests import TrackedRequest
 from kvconn.ranks import RankVerdicts
@@ -42,12 +43,19 @@ class SchedulerSide:
         self._requests: dict[str, TrackedRequest] = {}
         self._loads: list[Load] = []
         self._flush: list[int] = []
+        self.gate = LoadGate() if options.load_gate else None
         self._events = EventTranslator(self._geometry) if events else None
 
-    @property
-    def is_idle(self) -> bool:
-        """No request is in the engine."""
+    def step_ended(self) -> bool:
+        """VLLM has a step's output; whether no request is in the engine any more."""
+        if self.gate is not None:
+            self.gate.step_ended()
         return not self._requests
+
+    def collect_stats(self) -> dict[str, float]:
+        """The connector's figures, and how many requests the gate kept from loading."""
+        gated = self.gate.refused if self.gate is not None else 0
+        return {**self.scheduler.collect_stats(), "gated": gated}
 
     # -- a request's life ------------------------------------------------------------------
 
@@ -72,7 +80,15 @@ class SchedulerSide:
         tracked.computed = computed
         size = self._geometry.chunk_tokens
         first = computed // size
+        if tracked.refused:
+            return 0
         found = self.scheduler.lookup(tracked.context, tracked.keys_from(first), computed % size)
+        if found and self.gate is not None and tracked.judged is False:
+            tracked.judged = True
+            tracked.refused = not self.gate.is_worth()
+            if tracked.refused:
+                self.scheduler.release(tracked.context)
+                return 0
         return None if found is None else max(0, (first + found) * size - computed)
 
     def allocated(self, request: VllmRequest, block_ids: list[int], external: int) -> None:
@@ -99,6 +115,8 @@ class SchedulerSide:
             load.rows = geometry.rows(block_ids, range(first, filled), held)
             load.unnamed = block_ids[max(held, filled * geometry.blocks_per_chunk) : end]
             load.transfer = transfer.to_bytes()
+            if self.gate is not None:
+                self.gate.load_began(transfer.id, len(transfer.keys) * geometry.chunk_tokens)
 
     def finished(self, request_id: str) -> None:
         """A request ended; its blocks may be used again, so its stores must let go of them."""
@@ -117,6 +135,8 @@ class SchedulerSide:
         for request_id in output.preempted_req_ids or ():
             if (tracked := self._requests.get(request_id)) is not None:
                 self._flush += tracked.storing
+        if self.gate is not None and output.total_num_scheduled_tokens:
+            self.gate.step_planned(output.total_num_scheduled_tokens)
         stores = self._stores(output)
         loads, self._loads = self._loads, []
         flush, self._flush = self._flush, []
@@ -182,6 +202,8 @@ class SchedulerSide:
         tracked = self._requests.get(transfer.request_id)
         if tracked is not None and transfer.kind is TransferKind.STORE:
             tracked.storing.discard(transfer.id)
+        if self.gate is not None and transfer.kind is TransferKind.LOAD:
+            self.gate.load_ended(transfer.id, moved=all(moved))
         self.scheduler.complete_transfer(transfer, moved)
         if self._events is not None and transfer.kind is TransferKind.STORE:
             self._events.failed(

@@ -4,7 +4,7 @@ vLLM's ``CPUOffloadingManager`` answers one key a lookup and pins in ``prepare_l
 leases in ``lookup``, asks its policies and goes through the whole connector.  Both get key objects
 that nobody has hashed before.
 
-Usage, in an environment with vLLM: ``python benchmarks/vllm_index.py [ENTRIES ...]``
+Usage, in an environment with vLLM: ``python benchmarks/vllm/index.py [ENTRIES ...]``
 """
 
 from __future__ import annotations

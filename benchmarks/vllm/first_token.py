@@ -1,6 +1,6 @@
 """Seconds to the first token in a real vLLM engine: loaded by kvconn against computed anew.
 
-    python benchmarks/vllm_first_token.py [--backend URL] [--tokens N] [--blocks-per-chunk N] ...
+    python benchmarks/vllm/first_token.py [--backend URL] [--tokens N] [--blocks-per-chunk N] ...
 
 One engine, the same prompt, one token of output.  Before each run vLLM's own prefix cache is
 emptied; runs that may read the cache and runs that skip it take turns, so that whatever else the
