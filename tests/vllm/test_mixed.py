@@ -39,11 +39,11 @@ def at_rest(counts) -> bool:
 def test_L6_with_a_cache_that_evicts_all_the_time_every_token_is_the_same(
     alone, run_engine, tmp_path
 ):
-    tiers = f"cpu://?capacity={12 * CHUNK}", f"disk://{tmp_path}/store?capacity={40 * CHUNK}"
+    tiers = f"cpu://?capacity={24 * CHUNK}", f"disk://{tmp_path}/store?capacity={80 * CHUNK}"
     *answers, counts = run_engine(config(*tiers), [*SLICES, ["counts", {}]])
     assert answers == alone
     assert counts["stats"]["evicted"] > 100
-    assert counts["stats"]["loaded"] > 20
+    assert counts["stats"]["loaded"] > 5
     assert counts["stats"]["bypassed"] > 20
     assert counts["stats"]["backend_errors"] == 0
     assert at_rest(counts)
