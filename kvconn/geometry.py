@@ -25,6 +25,11 @@ class Geometry:
     """Consecutive blocks stored as one object."""
     ranks: int = 1
     """Workers that each hold another shard of a chunk; 1 where the KV is replicated."""
+    replicas: int = 1
+    """Workers that hold the same shard."""
+    groups: int = 1
+    """KV-cache groups.  With several, a chunk has one key in each, side by side: of a run of keys
+    whole chunks count."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -33,18 +38,23 @@ class Geometry:
                 raise ValueError(msg)
 
     @property
+    def workers(self) -> int:
+        """Each with memory of its own."""
+        return self.ranks * self.replicas
+
+    @property
     def chunk_tokens(self) -> int:
         """Tokens in one chunk."""
         return self.block_tokens * self.blocks_per_chunk
 
     @property
     def chunk_bytes(self) -> int:
-        """Payload bytes of one chunk on one rank."""
+        """Payload bytes that one key names on one rank."""
         return self.block_bytes * self.blocks_per_chunk
 
     @property
     def slot_bytes(self) -> int:
-        """Host memory that one chunk takes on one rank: ``chunk_bytes``, aligned up."""
+        """Host memory that one key takes on one rank: ``chunk_bytes``, aligned up."""
         return -(-self.chunk_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
     def whole_chunks(self, tokens: int) -> int:

@@ -140,11 +140,18 @@ class Shard:
 
     index: int = 0
     count: int = 1
+    replica: int = 0
+    """Which of the workers that hold this part, from 0; no part of any object's name."""
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.index < self.count:
-            msg = f"shard {self.index} of {self.count} does not exist: count from 0 to count - 1"
-            raise ValueError(msg)
+        for what, index, count in (
+            ("shard", self.index, self.count),
+            ("replica", self.replica, self.replicas),
+        ):
+            if not 0 <= index < count:
+                msg = f"{what} {index} of {count} does not exist: count from 0 to count - 1"
+                raise ValueError(msg)
 
 
 _OBJECT = struct.Struct(f"<{DIGEST_BYTES}sHHH")

@@ -54,7 +54,7 @@ class IndexedBackend(Backend):
             msg = (
                 f"the capacity of {self.tier} does not hold one chunk of "
                 f"{self.pool_size(geometry).slot_bytes} B "
-                f"on each of {geometry.ranks} ranks: raise capacity or lower blocks_per_chunk"
+                f"on each of {geometry.workers} ranks: raise capacity or lower blocks_per_chunk"
             )
             raise CapacityTooSmall(msg)
         self._index = ChunkIndex(

@@ -48,6 +48,7 @@ class SchedulerConnector:
         strict: bool = False,
     ) -> None:
         self.geometry = geometry
+        self._groups = geometry.groups
         self.namespace = namespace
         self.strict = strict
         self.stats = ConnectorStats()
@@ -77,8 +78,9 @@ class SchedulerConnector:
     def lookup(self, request: Request, keys: list[Key], computed_tokens: int = 0) -> int | None:
         """How many leading ``keys`` can be loaded and are now leased; ``None``: ask again.
 
-        ``keys`` names the chunks from the first that the engine does not have whole;
-        ``computed_tokens`` is how many tokens of that first chunk it has.  A request that must
+        ``keys`` names the chunks from the first that the engine does not have whole, each by one
+        key per KV-cache group: the answer is a multiple of their number.  ``computed_tokens`` is
+        how many tokens of that first chunk the engine has.  A request that must
         not read is answered 0 without the backend hearing of it.
         """
         state = self._state(request)
@@ -104,7 +106,7 @@ class SchedulerConnector:
         state.leased = True
         if pending:
             return None
-        if found and not self._gate.accepts_all:
+        if found and not (self._gate.accepts_all and self._groups == 1):
             found = self._accepted(request, found, computed_tokens)
         if not found:
             self.release(request)
@@ -115,8 +117,11 @@ class SchedulerConnector:
         return found
 
     def _accepted(self, request: Request, found: int, computed_tokens: int) -> int:
-        tokens = found * self.geometry.chunk_tokens - computed_tokens
-        return self._gate.accept(request, Hits(chunks=found, tokens=max(0, tokens)))
+        chunks = found // self._groups
+        tokens = chunks * self.geometry.chunk_tokens - computed_tokens
+        if chunks:
+            chunks = self._gate.accept(request, Hits(chunks=chunks, tokens=max(0, tokens)))
+        return chunks * self._groups
 
     def release(self, request: Request) -> None:
         """Give up what the last lookup of ``request`` leased."""

@@ -132,6 +132,7 @@ class BlockStoreBackend(IndexedBackend):
         return StoreWorker(
             Operations(store), pool, caches, namespace.digest, shard,
             readers=self.config.readers, writers=self.config.writers,
+            stores=shard.replica == 0 or not store.capabilities.scheduler_visible,
         )  # fmt: skip
 
     # -- what is there ---------------------------------------------------------------------

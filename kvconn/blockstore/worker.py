@@ -25,7 +25,7 @@ from kvconn.guard import Guard
 from kvconn.identity import object_id
 from kvconn.memory import Copier
 from kvconn.threads import Lanes
-from kvconn.types import BlockRows, Transfer
+from kvconn.types import BlockRows, Transfer, TransferKind
 
 if TYPE_CHECKING:
     from kvconn.blockstore.operations import Operations
@@ -55,7 +55,10 @@ class StoreWorker:
         *,
         readers: int,
         writers: int,
+        stores: bool = True,
     ) -> None:
+        """``stores``: ``False`` where another worker stores the same objects there."""
+        self._stores = stores
         self._operations = operations
         self._pool = pool
         self._copier = Copier(pool, caches)
@@ -82,6 +85,9 @@ class StoreWorker:
     # -- the engine's thread ---------------------------------------------------------------
 
     def submit(self, transfer: Transfer, blocks: BlockRows) -> None:
+        if transfer.kind is TransferKind.STORE and not self._stores:
+            self._ended.append((transfer.id, [True] * len(transfer.keys)))
+            return
         names = self._names(transfer, transfer.keys)
         pending = Pending(transfer, blocks, names, time.monotonic() + transfer.timeout_s)
         self._pending[transfer.id] = pending

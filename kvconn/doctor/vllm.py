@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OLDEST", "TESTED", "configuration_to_paste", "vllm"]
 
-OLDEST = (0, 32)
+OLDEST = (0, 29)
 """Older releases have another connector interface."""
 TESTED = (0, 32)
 """The newest that the tests run with."""

@@ -29,11 +29,11 @@ PATIENCE_S = 20.0
 """Seconds after which something that should have happened never will."""
 
 
-def geometry_of(ranks: int = 1) -> Geometry:
+def geometry_of(ranks: int = 1, replicas: int = 1) -> Geometry:
     """What the kit's engines register: chunks of two blocks over two layers, 1 KiB a rank."""
     from kvconn.geometry import Geometry  # noqa: PLC0415 - a type above, a value here
 
-    return Geometry(BLOCK_TOKENS, LAYERS * PAGE_BYTES, BLOCKS_PER_CHUNK, ranks)
+    return Geometry(BLOCK_TOKENS, LAYERS * PAGE_BYTES, BLOCKS_PER_CHUNK, ranks, replicas)
 
 
 class Rig:
@@ -67,19 +67,24 @@ class Rig:
                 f"layer {i}": torch.zeros(self.blocks, PAGE_BYTES, dtype=torch.uint8)
                 for i in range(LAYERS)
             }
-            for _ in range(geometry.ranks)
+            for _ in range(geometry.workers)
         ]
         self.workers = [
             WorkerConnector(
                 make(), geometry, namespace,
                 KVCaches(pages, num_blocks=self.blocks, blocks_per_chunk=BLOCKS_PER_CHUNK),
-                shard=Shard(rank, geometry.ranks), settings=settings,
+                shard=self._shard(rank), settings=settings,
             )
             for rank, pages in enumerate(self.pages)
         ]  # fmt: skip
-        self.ranks = RankVerdicts(geometry.ranks)
+        self.ranks = RankVerdicts(geometry.workers)
         self.ended: dict[int, list[bool]] = {}
         """Verdicts that nobody asked about yet."""
+
+    def _shard(self, rank: int) -> Shard:
+        """Of replicas, neighbours hold the same."""
+        index, replica = divmod(rank, self.geometry.replicas)
+        return Shard(index, self.geometry.ranks, replica, self.geometry.replicas)
 
     def step(self) -> list[Transfer]:
         """An engine's step: what a backend moves by itself goes to every rank."""
@@ -113,7 +118,8 @@ class Rig:
 
     def content(self, key: bytes, rank: int) -> torch.Tensor:
         """What a chunk's pages hold: shape (layers, blocks, bytes)."""
-        seed = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), "big") + rank
+        shard = rank // self.geometry.replicas
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=6).digest(), "big") + shard
         generator = torch.Generator().manual_seed(seed)
         size = (LAYERS, BLOCKS_PER_CHUNK, PAGE_BYTES)
         return torch.randint(1, 256, size, generator=generator, dtype=torch.uint8)

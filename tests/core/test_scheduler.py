@@ -50,10 +50,12 @@ def backend() -> Backend:
     return ShelfLess(PluginConfig())
 
 
-def connect(backend: Backend, *policies: Policy, strict: bool = True) -> SchedulerConnector:
+def connect(
+    backend: Backend, *policies: Policy, strict: bool = True, geometry: Geometry = GEOMETRY
+) -> SchedulerConnector:
     named = [(type(policy).__name__, policy) for policy in policies]
     return SchedulerConnector(
-        backend, named, GEOMETRY, Namespace("m"), settings=Settings(), strict=strict
+        backend, named, geometry, Namespace("m"), settings=Settings(), strict=strict
     )
 
 
@@ -141,6 +143,23 @@ def test_policies_judge_hits_by_the_tokens_that_a_load_would_restore(backend):
     assert scheduler.lookup(OTHER, KEYS[:1], computed_tokens=50) == 1
     assert scheduler.lookup(OTHER, KEYS[4:]) == 0
     assert judged == [(3, 24 - 5), (1, 0)]
+
+
+def test_of_several_groups_keys_whole_chunks_are_found_and_judged(backend):
+    judged = []
+
+    class Judge(Policy):
+        def accept(self, request, hits):
+            judged.append((hits.chunks, hits.tokens))
+
+    scheduler = connect(
+        backend, Judge(PluginConfig()), geometry=Geometry(4, 100, blocks_per_chunk=2, groups=2)
+    )
+    store(scheduler, KEYS[:3])
+    assert scheduler.lookup(OTHER, KEYS, computed_tokens=3) == 2
+    assert scheduler.lookup(OTHER, KEYS[2:]) == 0
+    assert judged == [(1, GEOMETRY.chunk_tokens - 3)]
+    assert scheduler.collect_stats()["leases"] == 0
 
 
 def test_a_preempted_request_that_looks_up_after_its_load_is_another_query(scheduler):

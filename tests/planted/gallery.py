@@ -20,6 +20,7 @@ from pydantic import ConfigDict
 
 from kvconn.backend import PluginConfig
 from kvconn.blockstore import BlockStore, BlockStoreBackend, Capabilities, StoreConfig
+from kvconn.identity import Shard
 from kvconn.scheduler import SchedulerConnector
 from kvconn.types import ABSENT, BlockState, Permissions, StorePlan, TransferKind
 from kvconn.worker import WorkerConnector
@@ -833,6 +834,38 @@ class DropsShard(FileStore):
             name = bytes.fromhex(path.stem)
             for shard in (b"\0\0\1\0", b"\0\0\2\0", b"\1\0\2\0"):
                 yield name[:18] + shard + name[18:]
+
+
+class OneStoresForAll(MemoryWorker):
+    def submit(self, transfer, blocks):
+        if transfer.kind is TransferKind.STORE and self.copier.replica:
+            self.ended.append((transfer.id, [True] * len(transfer.keys)))
+        else:
+            super().submit(transfer, blocks)
+
+
+@bug(
+    "lets one worker store what each would need in memory of its own",
+    "test_K2_workers_that_hold_the_same_shard_all_get_it_back",
+)
+class OneStoresIntoItself(MemoryBackend):
+    Worker = OneStoresForAll
+
+    def open_worker(self, pool, caches, namespace, shard):
+        side = super().open_worker(pool, caches, namespace, shard)
+        side.copier.replica = shard.replica
+        return side
+
+
+@bug(
+    "stores what workers hold in common under a name for each of them",
+    "test_K2_what_workers_hold_in_common_is_stored_as_one_shard",
+)
+class NameForEachReplica(FileBackend):
+    def open_worker(self, pool, caches, namespace, shard):
+        if shard.replicas > 1:
+            shard = Shard(shard.replica, shard.replicas)
+        return super().open_worker(pool, caches, namespace, shard)
 
 
 @bug(

@@ -56,7 +56,7 @@ class MemoryBackend(IndexedBackend):
     Worker = MemoryWorker
 
     def chunks_that_fit(self, geometry):
-        return int(self.config.capacity) // (geometry.slot_bytes * geometry.ranks)
+        return int(self.config.capacity) // (geometry.slot_bytes * geometry.workers)
 
     def eviction_name(self):
         return "lru"

@@ -39,20 +39,24 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    """Four layers of random weights, large enough for its answers to depend on its context."""
-    where = tmp_path_factory.mktemp("model")
-    script = (
-        "import sys, torch; from transformers import LlamaConfig, LlamaForCausalLM;"
-        "torch.manual_seed(0);"
-        "LlamaForCausalLM(LlamaConfig(hidden_size=256, intermediate_size=512,"
-        "num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, vocab_size=1024,"
-        "initializer_range=0.25, max_position_embeddings=4096, bos_token_id=None,"
-        "eos_token_id=None)).save_pretrained(sys.argv[1])"
-    )
-    call = [sys.executable, "-c", script, str(where)]
-    subprocess.run(call, check=True, capture_output=True)  # noqa: S603 - our own script
-    return where
+def models(tmp_path_factory):
+    """``models(kind)``: the directory of a model of ``model.py``."""
+    made = {}
+
+    def make(kind):
+        if kind not in made:
+            where = made[kind] = tmp_path_factory.mktemp("model")
+            call = [sys.executable, HERE / "model.py", kind, where]
+            subprocess.run(call, check=True, capture_output=True)  # noqa: S603 - our own script
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(models):
+    """Full attention in every layer."""
+    return models("full")
 
 
 class EngineFailed(Exception):
@@ -60,13 +64,13 @@ class EngineFailed(Exception):
 
 
 @pytest.fixture(scope="session")
-def run_engine(model, tmp_path_factory):
+def run_engine(models, tmp_path_factory):
     """``run_engine(config, steps, ...)``: what each step answered."""
 
-    def run(config, steps, *, processes=False, transfer=None, **engine):
+    def run(config, steps, *, processes=False, transfer=None, model="full", **engine):
         plant = tmp_path_factory.mktemp("engine")
         spec = {
-            "model": str(model),
+            "model": str(models(model)),
             "config": config,
             "steps": steps,
             "transfer": transfer or {},

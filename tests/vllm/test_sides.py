@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,9 @@ from kvconn.connector import Connector
 from kvconn.geometry import Geometry
 from kvconn.guard import Guard
 from kvconn.identity import Namespace
+from kvconn.integrations.vllm.adapters import Adapters
 from kvconn.integrations.vllm.config import VllmOptions
+from kvconn.integrations.vllm.groups import Groups
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
 from kvconn.integrations.vllm.worker_side import WorkerSide
@@ -23,6 +26,9 @@ from kvconn.types import ABSENT, Transfer
 
 TABLE = list(range(10, 20))
 """The block table of the one request: ten blocks of four tokens, chunks of three."""
+
+
+NOBODY = set(), set()
 
 
 def hashes(count):
@@ -34,17 +40,19 @@ class Request(SimpleNamespace):
         super().__init__(
             request_id=name, num_prompt_tokens=tokens, num_tokens=tokens, num_computed_tokens=0,
             block_hashes=hashes(tokens // 4), kv_transfer_params=None, sampling_params=None,
-            all_token_ids=list(range(tokens)), lora_request=None,
-            **{"skip_reading_prefix_cache": False} | fields,
+            all_token_ids=list(range(tokens)),
+            **{"skip_reading_prefix_cache": False, "lora_request": None} | fields,
         )  # fmt: skip
 
 
-def step(scheduled, preempted=()):
+def step(scheduled, preempted=(), tables=(TABLE,)):
     return SimpleNamespace(
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=sum(scheduled.values()),
         preempted_req_ids=set(preempted),
-        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: (TABLE,)),
+        kv_connector_block_state=SimpleNamespace(
+            get_block_ids=lambda _: tables, block_ids=dict.fromkeys(scheduled, tables)
+        ),
     )
 
 
@@ -52,13 +60,17 @@ def step(scheduled, preempted=()):
 def make_side():
     opened = []
 
-    def make(ranks=1, *, events=False, capacity="4MiB", **options):
-        geometry = Geometry(4, block_bytes=4096, blocks_per_chunk=3, ranks=ranks)
+    def make(ranks=1, *, events=False, capacity="4MiB", windows=(None,), **options):
+        geometry = Geometry(
+            4, block_bytes=4096, blocks_per_chunk=3, ranks=ranks, groups=len(windows)
+        )
         backend = f"cpu://?capacity={capacity}"
         connector = Connector.load({"backend": backend, "strict": True, "events": events})
         opened.append(connector)
         scheduler = connector.open_scheduler(geometry, Namespace("m"))
-        return SchedulerSide(scheduler, VllmOptions(**options), Guard("test"), events=events)
+        return SchedulerSide(
+            scheduler, VllmOptions(**options), Guard("test"), Groups(windows), events=events
+        )
 
     yield make
     for connector in opened:
@@ -115,7 +127,7 @@ def test_a_partial_first_chunk_is_loaded_around_what_the_engine_has(make_side):
     store_all(side)
     request = Request()
     assert side.matched_tokens(request, 16) == 36 - 16
-    side.allocated(request, TABLE, 20)
+    side.allocated(request, (TABLE,), 20)
     orders = side.orders(step({}))
     (load,) = orders.loads
     assert load.rows == [[ABSENT, 14, 15], [16, 17, 18]]
@@ -132,7 +144,7 @@ def test_a_hit_that_is_gone_when_it_is_loaded_is_received_with_all_blocks_invali
     assert side.matched_tokens(request, 4) == 32
     side.scheduler.release(side._tracked(request).context)
     side.scheduler.reset()
-    side.allocated(request, TABLE, 32)
+    side.allocated(request, (TABLE,), 32)
     (load,) = side.orders(step({})).loads
     assert load == Load("r", None, [], TABLE[1:9])
     assert side.matched_tokens(request, 4) == 0
@@ -156,7 +168,7 @@ def test_a_key_that_failed_on_one_rank_failed(make_side):
     store_all(side, ranks=2)
     request = Request()
     side.matched_tokens(request, 0)
-    side.allocated(request, TABLE, 36)
+    side.allocated(request, (TABLE,), 36)
     (load,) = side.orders(step({})).loads
     id_ = Transfer.from_bytes(load.transfer).id
     side.reported(StepVerdicts({1: [(id_, [True, False, True])]}))
@@ -187,9 +199,9 @@ def test_a_fault_while_storing_does_not_lose_a_load(make_side):
     store_all(side)
     request = Request()
     side.matched_tokens(request, 0)
-    side.allocated(request, TABLE, 36)
+    side.allocated(request, (TABLE,), 36)
     output = step({"r": 40})
-    output.kv_connector_block_state.get_block_ids = None
+    output.kv_connector_block_state = SimpleNamespace(get_block_ids=None, block_ids=None)
     orders = side.orders(output)
     assert len(orders.loads) == 1
     assert side._guard.errors == 1
@@ -238,18 +250,18 @@ def test_the_blocks_of_failed_keys_are_reported_in_the_step_that_reports_the_req
     side = WorkerSide(worker, rank=0)
     rows = [[ABSENT, 11, 12], [13, 14, 15]]
     side.load(StepOrders(loads=[Load("r", wire(7, 0), rows, [16, 17])]))
-    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (set(), set(), None)
+    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (NOBODY, set(), None)
     worker.ended = [(7, [False, True])]
-    assert side.received() == {"r"}
+    assert side.received() == ({"r"}, set())
     assert side.invalid_blocks() == {11, 12, 16, 17}
     assert side.verdicts() == StepVerdicts({0: [(7, [False, True])]})
-    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (set(), set(), None)
+    assert (side.received(), side.invalid_blocks(), side.verdicts()) == (NOBODY, set(), None)
 
 
 def test_nothing_to_load_is_received_at_once():
     side = WorkerSide(Worker(), rank=1)
     side.load(StepOrders(loads=[Load("r", None, [], [3, 4])]))
-    assert side.received() == {"r"}
+    assert side.received() == ({"r"}, set())
     assert side.invalid_blocks() == {3, 4}
     assert side.verdicts() is None
 
@@ -259,7 +271,7 @@ def test_a_store_that_ends_is_reported_to_the_scheduler_and_to_no_request():
     side = WorkerSide(worker, rank=0)
     side.store(StepOrders(stores=[Store(wire(8, 1), [[1], [2]])]))
     worker.ended = [(8, [True, False])]
-    assert side.received() == side.invalid_blocks() == set()
+    assert (side.received(), side.invalid_blocks()) == (NOBODY, set())
     assert side.verdicts() == StepVerdicts({0: [(8, [True, False])]})
 
 
@@ -284,6 +296,150 @@ def test_flushing_comes_before_the_step_computes():
     side.flush(StepOrders())
     side.flush(StepOrders(flush=[3]))
     assert worker.flushed == [3]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "unnamed", "anew"), [([1, 1], [], False), ([1, 0], [], True), ([1, 1], [5], True)]
+)
+def test_a_load_that_counts_only_whole_names_its_request_and_no_block(verdicts, unnamed, anew):
+    worker = Worker()
+    side = WorkerSide(worker, rank=0)
+    side.load(StepOrders(loads=[Load("r", wire(7, 0), [[11], [12]], unnamed, whole=True)]))
+    worker.ended = [(7, verdicts)]
+    assert side.received() == ({"r"}, {"r"} if anew else set())
+    assert side.invalid_blocks() == set()
+
+
+# -- several KV-cache groups -----------------------------------------------------------------------
+
+WINDOWED = [0, 0, 0, 0, 0, 25, 26, 27, 28, 29]
+"""The table of the second group: what its window of twelve tokens has left behind is null."""
+
+
+def store_in_both(side):
+    request = Request("before")
+    side.started(request)
+    orders = side.orders(step({"before": 40}, tables=(TABLE, list(range(20, 30)))))
+    hear(side, orders)
+    side.finished("before")
+    return orders
+
+
+def test_a_chunk_is_stored_in_every_group(make_side):
+    (store,) = store_in_both(make_side(windows=(None, 12))).stores
+    assert store.rows == [
+        [10, 11, 12], [20, 21, 22], [13, 14, 15], [23, 24, 25], [16, 17, 18], [26, 27, 28],
+    ]  # fmt: skip
+
+
+def test_what_a_window_has_left_behind_is_not_stored(make_side):
+    side = make_side(windows=(None, 12))
+    side.started(Request())
+    orders = side.orders(step({"r": 40}, tables=(TABLE, WINDOWED)))
+    (store,) = orders.stores
+    assert store.rows == [[10, 11, 12], [13, 14, 15], [16, 17, 18], [26, 27, 28]]
+    hear(side, orders)
+    side.finished("r")
+    assert side.matched_tokens(Request("later"), 0) == 0  # nothing of it is whole
+    side.finished("later")
+
+
+def test_only_the_window_is_loaded(make_side):
+    side, request = make_side(windows=(None, 12)), Request()
+    store_in_both(side)
+    assert side.matched_tokens(request, 0) == 36
+    side.allocated(request, (TABLE[:9], WINDOWED[:9]), 36)
+    orders = side.orders(step({}))
+    (load,) = orders.loads
+    assert load.rows == [
+        [10, 11, 12], [13, 14, 15], [ABSENT, ABSENT, 25], [16, 17, 18], [26, 27, 28],
+    ]  # fmt: skip
+    assert load.whole
+    assert load.unnamed == []
+    hear(side, orders)
+    side.finished("r")
+
+
+def test_the_last_token_of_a_prompt_is_left_to_be_computed_with_its_window(make_side):
+    side = make_side(windows=(None, 12))
+    store_in_both(side)
+    assert side.matched_tokens(Request(tokens=36), 0) == 24
+    side.finished("r")
+
+
+def test_a_chunk_that_one_group_lacks_is_no_hit(make_side):
+    side, request = make_side(windows=(None, None)), Request()
+    side.started(request)
+    orders = side.orders(step({"r": 40}, tables=(TABLE, list(range(20, 30)))))
+    hear(side, orders, verdicts=[True, True, True, False, True, True])
+    side.finished("r")
+    assert side.matched_tokens(Request("later"), 0) == 12
+    side.finished("later")
+    assert side.scheduler.collect_stats()["leases"] == 0
+
+
+def test_a_store_whose_blocks_a_window_leaves_behind_is_flushed(make_side):
+    side, request = make_side(windows=(None, 12)), Request(tokens=120)
+    side.started(request)
+    tables = list(range(10, 40)), list(range(50, 80))
+    first = side.orders(step({"r": 12}, tables=tables))
+    request.num_computed_tokens = 11
+    assert side.orders(step({"r": 0}, tables=tables)).flush == []
+    request.num_computed_tokens = 12
+    flushed = side.orders(step({"r": 1}, tables=tables)).flush
+    assert flushed == [Transfer.from_bytes(first.stores[0].transfer).id]
+    hear(side, first)
+    side.finished("r")
+
+
+# -- LoRA adapters ---------------------------------------------------------------------------------
+
+
+def lora(path, name="ours"):
+    return SimpleNamespace(lora_name=name, lora_path=str(path), lora_int_id=1)
+
+
+def matched(side, request):
+    while (found := side.matched_tokens(request, 0)) is None:  # its weights are being read
+        time.sleep(0.001)
+    side.finished(request.request_id)
+    return found
+
+
+def test_K3_another_adapter_and_other_weights_in_its_place_are_misses(make_side, tmp_path):
+    weights = tmp_path / "adapter_model.safetensors"
+    weights.write_bytes(b"old")
+    side, ours = make_side(), lora(tmp_path)
+    assert matched(side, Request("first", lora_request=ours)) == 0
+    request = Request(lora_request=ours)
+    side.started(request)
+    hear(side, side.orders(step({"r": 40})))
+    side.finished("r")
+    assert matched(side, Request("again", lora_request=ours)) == 36
+    assert matched(side, Request("plain")) == 0
+    assert matched(side, Request("other name", lora_request=lora(tmp_path, "theirs"))) == 0
+    assert matched(side, Request("other path", lora_request=lora(tmp_path / "none"))) == 0
+    side._adapters = Adapters()  # as another process begins
+    assert matched(side, Request("restarted", lora_request=ours)) == 36
+    side._adapters = Adapters()
+    weights.write_bytes(b"new")
+    assert matched(side, Request("trained further", lora_request=ours)) == 0
+
+
+def test_nothing_is_stored_before_the_adapter_is_known(make_side, tmp_path):
+    side, request = make_side(), Request(lora_request=lora(tmp_path))
+    side.started(request)
+    adapter = side._tracked(request).adapter
+    while adapter.weights is None:
+        time.sleep(0.001)
+    adapter.weights = None
+    assert side.orders(step({"r": 40})).stores == []
+    adapter.weights = "known"
+    request.num_computed_tokens = 40
+    orders = side.orders(step({"r": 1}))
+    assert len(orders.stores) == 1
+    hear(side, orders)
+    side.finished("r")
 
 
 # -- events ----------------------------------------------------------------------------------------

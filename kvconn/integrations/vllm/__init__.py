@@ -1,4 +1,4 @@
-"""vLLM 0.32 and later: one connector class over any kvconn backend.
+"""vLLM 0.29 and later: one connector class over any kvconn backend.
 
 ::
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from kvconn.backend import Backend, PluginConfig
 from kvconn.config import ConnectorConfig, load_config
 from kvconn.config.options import validate
 from kvconn.errors import ConfigurationError
+from kvconn.integrations.vllm.groups import unserved
+from kvconn.integrations.vllm.releases import FAILS_WHOLE_REQUESTS, drafts_into_a_cache
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
@@ -50,10 +51,17 @@ def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, Vllm
 
 
 def refuse_unsupported(
-    transfer: KVTransferConfig, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+    transfer: KVTransferConfig,
+    vllm_config: VllmConfig,
+    kv_cache_config: KVCacheConfig,
+    blocks_per_chunk: int,
 ) -> None:
     """Raise one sentence for the first thing that keeps the connector from being right."""
-    reasons = (*_unsupported_transfer(transfer), *_unsupported(vllm_config, kv_cache_config))
+    reasons = (
+        *_unsupported_transfer(transfer),
+        *_unsupported(vllm_config),
+        *unserved(kv_cache_config, blocks_per_chunk, windows=FAILS_WHOLE_REQUESTS),
+    )
     for reason in reasons:
         msg = f"kvconn cannot serve this vLLM configuration: {reason}"
         raise ConfigurationError(msg)
@@ -70,22 +78,15 @@ def _unsupported_transfer(transfer: KVTransferConfig) -> Iterator[str]:
         yield f'kv_role is {transfer.kv_role!r} and a cache stores and loads: use "kv_both"'
 
 
-def _unsupported(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Iterator[str]:
+def _unsupported(vllm_config: VllmConfig) -> Iterator[str]:
     if not vllm_config.cache_config.enable_prefix_caching:
         yield "prefix caching is off: remove --no-enable-prefix-caching"
     for name in ("pipeline", "decode_context", "prefill_context"):
         size = getattr(vllm_config.parallel_config, f"{name}_parallel_size", 1)
         if size > 1:
             yield f"{name}_parallel_size is {size}: use tensor or data parallelism"
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        yield f"the model has {len(groups)} KV-cache groups: serve one that has a single group"
-    kind = type(groups[0].kv_cache_spec) if groups else None
-    if kind is None or not issubclass(kind, FullAttentionSpec):
-        name = kind.__name__ if kind else "nothing"
-        yield f"its KV cache is described by {name}: serve a model with full attention"
     speculative = vllm_config.speculative_config
-    if speculative is not None and speculative.uses_draft_kv_cache():
+    if speculative is not None and drafts_into_a_cache(speculative):
         yield "the drafter keeps a KV cache of its own: use ngram speculation, or none"
 
 

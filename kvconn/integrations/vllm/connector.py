@@ -16,7 +16,6 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from kvconn.backend import Backend
 from kvconn.connector import Connector
 from kvconn.guard import Guard
-from kvconn.identity import Shard
 from kvconn.integrations.vllm.config import (
     read_options,
     refuse_private_hashes,
@@ -29,8 +28,10 @@ from kvconn.integrations.vllm.figures import (
     scheduler_totals,
     worker_totals,
 )
-from kvconn.integrations.vllm.identity import geometry_of, namespace_of
+from kvconn.integrations.vllm.groups import Groups
+from kvconn.integrations.vllm.identity import geometry_of, namespace_of, shard_of
 from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
+from kvconn.integrations.vllm.releases import HybridSupport, transfer_results
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
 from kvconn.integrations.vllm.worker_side import WorkerSide, caches_of
 from kvconn.registry import load_backend_class
@@ -51,7 +52,7 @@ __all__ = ["KVConnConnector"]
 _CLOSE_S = 5.0
 
 
-class KVConnConnector(KVConnectorBase_V1):
+class KVConnConnector(KVConnectorBase_V1, HybridSupport):
     """kvconn in vLLM.  vLLM makes one in the scheduler and one in every worker.
 
     The constructor raises a :class:`~kvconn.errors.ConfigurationError` for a configuration that
@@ -67,8 +68,13 @@ class KVConnConnector(KVConnectorBase_V1):
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        refuse_unsupported(self._kv_transfer_config, vllm_config, kv_cache_config)
         config, self._options = read_options(self._kv_transfer_config.kv_connector_extra_config)
+        refuse_unsupported(
+            self._kv_transfer_config,
+            vllm_config,
+            kv_cache_config,
+            self._options.blocks_per_chunk,
+        )
         for choice in config.tiers:
             refuse_private_hashes(vllm_config, load_backend_class(choice.name))
         chunk = self._options.blocks_per_chunk
@@ -82,8 +88,9 @@ class KVConnConnector(KVConnectorBase_V1):
         self._namespace = namespace_of(vllm_config, kv_cache_config, chunk)
         if role == KVConnectorRole.SCHEDULER:
             scheduler = self._connector.open_scheduler(self._geometry, self._namespace)
+            groups = Groups.of(kv_cache_config)
             self._scheduler = SchedulerSide(
-                scheduler, self._options, self._guard, events=config.events
+                scheduler, self._options, self._guard, groups, events=config.events
             )
             self._collector = Collector(self._scheduler_totals)
 
@@ -108,7 +115,7 @@ class KVConnConnector(KVConnectorBase_V1):
 
     def _scheduler_totals(self) -> dict[str, dict[str, float]]:
         figures = self._scheduler.collect_stats()
-        chunk_bytes = self._geometry.chunk_bytes * self._geometry.ranks
+        chunk_bytes = self._geometry.chunk_bytes * self._geometry.workers
         return scheduler_totals(figures, chunk_bytes, self._connector.tier_names)
 
     @classmethod
@@ -133,7 +140,7 @@ class KVConnConnector(KVConnectorBase_V1):
         """Open the worker half over vLLM's tensors; raises when they cannot be paged."""
         caches = caches_of(kv_caches, self._kv_cache_config, self._options.blocks_per_chunk)
         rank = get_tensor_model_parallel_rank()
-        shard = Shard(rank, self._geometry.ranks)
+        shard = shard_of(self._geometry, rank)
         worker = self._connector.open_worker(self._geometry, self._namespace, caches, shard)
         self._worker = WorkerSide(worker, rank)
         self._collector = Collector(lambda: worker_totals(worker.figures()))
@@ -161,8 +168,17 @@ class KVConnConnector(KVConnectorBase_V1):
         finished_req_ids: set[str],  # noqa: ARG002
     ) -> tuple[set[str] | None, set[str] | None]:
         """Nothing is ever sent; what was received, well or not."""
-        return None, self._guard.call(
-            self._worker.received, otherwise=set(), consequence="asked again in the next step"
+        return None, self._received()[0]
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ANN401, ARG002
+        """The same, and which requests start anew."""
+        return transfer_results(*self._received())
+
+    def _received(self) -> tuple[set[str], set[str]]:
+        return self._guard.call(
+            self._worker.received,
+            otherwise=(set(), set()),
+            consequence="asked again in the next step",
         )
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -201,7 +217,7 @@ class KVConnConnector(KVConnectorBase_V1):
         self._guard.call(
             self._scheduler.allocated,
             request,
-            blocks.get_block_ids()[0],
+            blocks.get_block_ids(),
             num_external_tokens,
             otherwise=None,
             consequence="the blocks are computed",
@@ -230,9 +246,20 @@ class KVConnConnector(KVConnectorBase_V1):
         block_ids: list[int],  # noqa: ARG002
     ) -> tuple[bool, dict[str, Any] | None]:
         """Blocks may be freed at once: stores on a device are flushed before they are re-used."""
+        return self._finished(request.request_id)
+
+    def request_finished_all_groups(
+        self,
+        request: Request,
+        block_ids: tuple[list[int], ...],  # noqa: ARG002
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The same, of a model with several KV-cache groups."""
+        return self._finished(request.request_id)
+
+    def _finished(self, request_id: str) -> tuple[bool, None]:
         self._guard.call(
             self._scheduler.finished,
-            request.request_id,
+            request_id,
             otherwise=None,
             consequence="its lease runs out by itself",
         )

@@ -35,6 +35,7 @@ class _Chunk:
     parent: bytes | None
     tokens: list[int]
     lora: str | None
+    group: int
     tiers: set[str] = field(default_factory=set)
 
 
@@ -51,18 +52,21 @@ class EventTranslator:
     def offered(
         self, request: VllmRequest, first: int, keys: Sequence[Key], accepted: Sequence[Key]
     ) -> None:
-        """``keys`` are the request's chunks from its chunk ``first`` on; some were accepted."""
+        """``keys`` are those of the request's chunks from ``first`` on; some were accepted."""
         size, tokens = self._geometry.blocks_per_chunk, self._geometry.chunk_tokens
         hashes = request.block_hashes
         lora = getattr(request.lora_request, "lora_name", None)
         wanted = {key for key in accepted if key not in self._chunks}
-        for i, key in enumerate(keys, first):
+        for at, key in enumerate(keys):
             if key in wanted:
+                chunk, group = divmod(at, self._geometry.groups)
+                i = first + chunk
                 self._chunks[key] = _Chunk(
                     list(hashes[i * size : (i + 1) * size]),
                     hashes[i * size - 1] if i else None,
                     list(request.all_token_ids[i * tokens : (i + 1) * tokens]),
                     lora,
+                    group,
                 )
 
     def failed(self, keys: Iterable[Key]) -> None:
@@ -96,6 +100,7 @@ class EventTranslator:
             block_size=self._geometry.block_tokens,
             lora_id=None,
             lora_name=chunk.lora,
+            group_idx=chunk.group,
             medium=_medium(tier),
             ownership=tier,
         )

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from kvconn.geometry import Geometry
-from kvconn.identity import Namespace
+from kvconn.identity import Namespace, Shard
+from kvconn.integrations.vllm.groups import block_bytes, layer_specs
 from kvconn.integrations.vllm.weights import fingerprint
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-__all__ = ["geometry_of", "namespace_of"]
+__all__ = ["geometry_of", "namespace_of", "shard_of"]
 
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version")
 
@@ -24,18 +26,36 @@ _NOT_THE_MODEL = ("_name_or_path", "transformers_version")
 def geometry_of(
     vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, blocks_per_chunk: int
 ) -> Geometry:
-    """The same in the scheduler and in every worker, whose pages are of equal size.
-
-    Ranks that hold the same KV (grouped-query heads fewer than ranks, MLA) count as shards too:
-    each keeps a copy of its own.
-    """
-    (group,) = kv_cache_config.kv_cache_groups
+    """The same in the scheduler and in every worker, whose pages are of equal size."""
+    groups = kv_cache_config.kv_cache_groups
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    replicas = _replicas(vllm_config.model_config, kv_cache_config, ranks)
     return Geometry(
-        block_tokens=group.kv_cache_spec.block_size,
-        block_bytes=group.kv_cache_spec.page_size_bytes * len(group.layer_names),
+        block_tokens=groups[0].kv_cache_spec.block_size,
+        block_bytes=block_bytes(kv_cache_config),
         blocks_per_chunk=blocks_per_chunk,
-        ranks=vllm_config.parallel_config.tensor_parallel_size,
+        ranks=ranks // replicas,
+        replicas=replicas,
+        groups=len(groups),
     )
+
+
+def shard_of(geometry: Geometry, rank: int) -> Shard:
+    """What tensor-parallel rank ``rank`` holds; of replicas, neighbours hold the same."""
+    index, replica = divmod(rank, geometry.replicas)
+    return Shard(index, geometry.ranks, replica, geometry.replicas)
+
+
+def _replicas(model: ModelConfig, kv_cache_config: KVCacheConfig, ranks: int) -> int:
+    """Ranks that hold the same KV: all of them with MLA, some where heads are fewer than ranks."""
+    specs = [spec for group in kv_cache_config.kv_cache_groups for spec in layer_specs(group)]
+    latent = [isinstance(spec, MLAAttentionSpec) for spec in specs]
+    if all(latent):
+        return ranks
+    if any(latent) or len({spec.page_size_bytes for spec in specs}) > 1:
+        return 1  # not all layers alike: a copy each is never wrong
+    heads = model.get_total_num_kv_heads()
+    return ranks // heads if ranks % heads == 0 else 1
 
 
 def namespace_of(
@@ -46,15 +66,15 @@ def namespace_of(
     Those are in vLLM's block hashes, of which kvconn's keys are made (K3).
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
-    (group,) = kv_cache_config.kv_cache_groups
+    groups = kv_cache_config.kv_cache_groups
     return Namespace(
         model=model.model,
         revision=str(model.revision or getattr(model.hf_config, "_commit_hash", None) or ""),
         dtype=str(model.dtype),
         layout=str(kv_cache_config.kv_cache_layout or cache.kv_cache_layout),
-        block_tokens=group.kv_cache_spec.block_size,
+        block_tokens=groups[0].kv_cache_spec.block_size,
         blocks_per_chunk=blocks_per_chunk,
-        groups=((tuple(group.layer_names), repr(group.kv_cache_spec)),),
+        groups=tuple((tuple(g.layer_names), repr(g.kv_cache_spec)) for g in groups),
         extra=(
             ("engine", "vllm"),
             ("cache_dtype", cache.cache_dtype),

@@ -24,6 +24,8 @@ class Load:
     rows: Rows
     unnamed: list[int]
     """Blocks that vLLM set aside for the load and that the transfer does not fill."""
+    whole: bool = False
+    """Whether the request is computed from its start when anything is missing."""
 
 
 @dataclass(slots=True)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvconn.identity import Key
+from kvconn.identity import Key, content_key
 from kvconn.types import Request
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request as VllmRequest
+
+    from kvconn.integrations.vllm.adapters import Adapter
 
 __all__ = ["TrackedRequest"]
 
@@ -24,6 +26,9 @@ class TrackedRequest:
     vllm: VllmRequest
     context: Request
     blocks_per_chunk: int
+    adapter: Adapter | None = None
+    groups: int = 1
+    """A chunk has as many keys."""
     offered: int = 0
     """Leading chunks that were offered for storing."""
     computed: int = 0
@@ -32,13 +37,20 @@ class TrackedRequest:
     """Whether loading was compared with computing."""
     refused: bool = False
     """Loading would take longer."""
-    storing: set[int] = field(default_factory=set)
-    """Stores in flight that read this request's blocks."""
+    storing: dict[int, int] = field(default_factory=dict)
+    """Stores in flight that read this request's blocks: the first token of each."""
+    _hashes: list[bytes] = field(default_factory=list)
     _keys: list[Key] = field(default_factory=list)
-    _asked: tuple[int, list[Key]] = (0, [])
+    _asked: tuple[int, int, list[Key]] = (0, 0, [])
 
     @classmethod
-    def of(cls, request: VllmRequest, blocks_per_chunk: int) -> TrackedRequest:
+    def of(
+        cls,
+        request: VllmRequest,
+        blocks_per_chunk: int,
+        adapter: Adapter | None = None,
+        groups: int = 1,
+    ) -> TrackedRequest:
         """Begin to track ``request``."""
         params = request.kv_transfer_params or {}
         context = Request(
@@ -47,35 +59,54 @@ class TrackedRequest:
             skip_writing_prefix_cache=_skips_writing(request, params),
             params=params,
         )
-        return cls(request, context, blocks_per_chunk)
+        return cls(request, context, blocks_per_chunk, adapter, groups)
+
+    @property
+    def named(self) -> bool:
+        """Whether everything that its keys are made of is known."""
+        return self.adapter is None or self.adapter.weights is not None
 
     def keys(self) -> list[Key]:
-        """The key of each whole chunk: its last block's hash, which names all tokens before it.
+        """The keys of each whole chunk, made of its last block's hash, which names all before it.
 
         A streaming session takes its last token back; the hashes that named it are replaced.
         """
-        size, keys, hashes = self.blocks_per_chunk, self._keys, self.vllm.block_hashes
-        known, whole = len(keys), len(hashes) // size
-        if known and (whole < known or hashes[known * size - 1] != keys[-1]):
-            keys.clear()
-            self._asked = 0, []
+        size, hashes, blocks = self.blocks_per_chunk, self._hashes, self.vllm.block_hashes
+        known, whole = len(hashes), len(blocks) // size
+        if known and (whole < known or blocks[known * size - 1] != hashes[-1]):
+            hashes.clear()
+            self._keys.clear()
+            self._asked = 0, 0, []
             known = 0
         if known < whole:
-            keys += hashes[(known + 1) * size - 1 : whole * size : size]
-        return keys
+            new = blocks[(known + 1) * size - 1 : whole * size : size]
+            hashes += new
+            self._keys += self._named(new)
+        return self._keys
 
-    def keys_from(self, chunk: int) -> list[Key]:
-        """The keys from ``chunk`` on; the same list when asked again, as a waiting request is."""
+    def _named(self, hashes: list[bytes]) -> list[Key]:
+        if self.adapter is not None:
+            hashes = [content_key(h, *self.adapter.identity) for h in hashes]
+        if self.groups == 1:
+            return hashes
+        return [h + bytes([group]) for h in hashes for group in range(self.groups)]
+
+    def keys_from(self, chunk: int, end: int | None = None) -> list[Key]:
+        """The keys of the chunks from ``chunk`` to ``end``, or to the last.
+
+        The same list when asked again, as a waiting request is.
+        """
         keys = self.keys()
-        first, asked = self._asked
-        if first != chunk or len(asked) != len(keys) - chunk:
-            asked = keys[chunk:]
-            self._asked = chunk, asked
+        last = len(keys) if end is None else min(len(keys), end * self.groups)
+        first, until, asked = self._asked
+        if (first, until) != (chunk, last):
+            asked = keys[chunk * self.groups : last]
+            self._asked = chunk, last, asked
         return asked
 
 
 def _skips_writing(request: VllmRequest, params: Mapping[str, Any]) -> bool:
-    """There is no such flag in vLLM 0.32: it stands among the request's own parameters."""
+    """There is no such flag in vLLM: it stands among the request's own parameters."""
     sampling = request.sampling_params
     extra = getattr(sampling, "extra_args", None) or {}
     return bool(

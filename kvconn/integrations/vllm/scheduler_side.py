@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvconn.integrations.vllm.adapters import Adapters
 from kvconn.integrations.vllm.events import EventTranslator
 from kvconn.integrations.vllm.gate import LoadGate
+from kvconn.integrations.vllm.groups import Groups
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts, Store
+from kvconn.integrations.vllm.releases import BlockTables
 from kvconn.integrations.vllm.requests import TrackedRequest
 from kvconn.ranks import RankVerdicts
-from kvconn.types import Transfer, TransferKind
+from kvconn.types import ABSENT, Transfer, TransferKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vllm.distributed.kv_events import KVCacheEvent
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request as VllmRequest
@@ -31,15 +36,19 @@ class SchedulerSide:
         scheduler: SchedulerConnector,
         options: VllmOptions,
         guard: Guard,
+        groups: Groups | None = None,
         *,
         events: bool = False,
     ) -> None:
-        """``events``: somebody takes them."""
+        """``groups``: one of full attention unless said; ``events``: somebody takes them."""
         self.scheduler = scheduler
         self._guard = guard
         self._geometry = scheduler.geometry
         self._store_generated = options.store_generated
-        self._verdicts = RankVerdicts(self._geometry.ranks)
+        self._groups = groups or Groups()
+        self._adapters = Adapters()
+        self._tables = BlockTables()
+        self._verdicts = RankVerdicts(self._geometry.workers)
         self._requests: dict[str, TrackedRequest] = {}
         self._loads: list[Load] = []
         self._flush: list[int] = []
@@ -66,7 +75,12 @@ class SchedulerSide:
     def _tracked(self, request: VllmRequest) -> TrackedRequest:
         tracked = self._requests.get(request.request_id)
         if tracked is None:
-            tracked = TrackedRequest.of(request, self._geometry.blocks_per_chunk)
+            tracked = TrackedRequest.of(
+                request,
+                self._geometry.blocks_per_chunk,
+                self._adapters.of(request.lora_request),
+                self._groups.count,
+            )
             self._requests[request.request_id] = tracked
         return tracked
 
@@ -82,16 +96,25 @@ class SchedulerSide:
         first = computed // size
         if tracked.refused:
             return 0
-        found = self.scheduler.lookup(tracked.context, tracked.keys_from(first), computed % size)
+        if not tracked.named:
+            return None
+        # vLLM computes the last token of a prompt again, and looks back a window from there.
+        end = (request.num_tokens - 1) // size if self._groups.windowed else None
+        keys = tracked.keys_from(first, end)
+        found = self.scheduler.lookup(tracked.context, keys, computed % size)
         if found and self.gate is not None and tracked.judged is False:
             tracked.judged = True
             tracked.refused = not self.gate.is_worth()
             if tracked.refused:
                 self.scheduler.release(tracked.context)
                 return 0
-        return None if found is None else max(0, (first + found) * size - computed)
+        if found is None:
+            return None
+        return max(0, (first + found // self._groups.count) * size - computed)
 
-    def allocated(self, request: VllmRequest, block_ids: list[int], external: int) -> None:
+    def allocated(
+        self, request: VllmRequest, tables: Sequence[Sequence[int]], external: int
+    ) -> None:
         """Blocks were set aside; the request now waits for ``external`` tokens, if any.
 
         It waits until workers report, so that a load is ordered whatever happens here.
@@ -104,23 +127,29 @@ class SchedulerSide:
         held, end = (
             t // geometry.block_tokens for t in (tracked.computed, tracked.computed + external)
         )
-        load = Load(request.request_id, None, [], block_ids[held:end])
+        load = Load(request.request_id, None, [], list(tables[0][held:end]), self._groups.whole)
         self._loads.append(load)
         first = tracked.computed // geometry.chunk_tokens
-        chunks = end // geometry.blocks_per_chunk - first
-        transfer = self.scheduler.prepare_load(tracked.context, tracked.keys_from(first)[:chunks])
+        last = end // geometry.blocks_per_chunk
+        rows = self._groups.rows(geometry, tables, range(first, last), held)
+        wanted = {
+            key: row
+            for key, row in zip(tracked.keys_from(first)[: len(rows)], rows, strict=True)
+            if any(block != ABSENT for block in row)
+        }
+        transfer = self.scheduler.prepare_load(tracked.context, list(wanted))
         if transfer is not None:
             self._verdicts.expect(transfer)
-            filled = first + len(transfer.keys)
-            load.rows = geometry.rows(block_ids, range(first, filled), held)
-            load.unnamed = block_ids[max(held, filled * geometry.blocks_per_chunk) : end]
+            load.rows = [wanted.pop(key) for key in transfer.keys]
+            load.unnamed = [b for row in wanted.values() for b in row if b != ABSENT]
             load.transfer = transfer.to_bytes()
             if self.gate is not None:
-                self.gate.load_began(transfer.id, len(transfer.keys) * geometry.chunk_tokens)
+                self.gate.load_began(transfer.id, external if not wanted else 0)
 
     def finished(self, request_id: str) -> None:
         """A request ended; its blocks may be used again, so its stores must let go of them."""
         tracked = self._requests.pop(request_id, None)
+        self._tables.forget(request_id)
         if tracked is not None:
             self._flush += tracked.storing
             self.scheduler.request_finished(tracked.context)
@@ -135,6 +164,9 @@ class SchedulerSide:
         for request_id in output.preempted_req_ids or ():
             if (tracked := self._requests.get(request_id)) is not None:
                 self._flush += tracked.storing
+        self._guard.call(self._tables.step, output, otherwise=None, consequence="nothing is stored")
+        if self._groups.windowed:
+            self._flush += self._overtaken(output)
         if self.gate is not None and output.total_num_scheduled_tokens:
             self.gate.step_planned(output.total_num_scheduled_tokens)
         stores = self._stores(output)
@@ -161,34 +193,44 @@ class SchedulerSide:
             if chunks > tracked.offered:
                 # Each by itself: what fails here must not keep a request's load from being sent.
                 store = self._guard.call(
-                    self._store, tracked, chunks, output,
+                    self._store, tracked, chunks,
                     otherwise=None, consequence="its chunks are not stored",
                 )  # fmt: skip
                 if store is not None:
                     stores.append(store)
         return stores
 
-    def _store(self, tracked: TrackedRequest, chunks: int, output: SchedulerOutput) -> Store | None:
-        keys = tracked.keys()[:chunks]
-        first, tracked.offered = tracked.offered, len(keys)
+    def _overtaken(self, output: SchedulerOutput) -> list[int]:
+        """The stores that still read blocks which a window has left behind."""
+        overtaken = []
+        for request_id in output.num_scheduled_tokens:
+            tracked = self._requests.get(request_id)
+            if tracked is not None and tracked.storing:
+                gone = self._groups.gone(tracked.vllm.num_computed_tokens)
+                overtaken += [store for store, at in tracked.storing.items() if at < gone]
+        return overtaken
+
+    def _store(self, tracked: TrackedRequest, chunks: int) -> Store | None:
+        count = self._groups.count
+        tables = self._tables.of(tracked.context.id)
+        if tables is None or not tracked.named:
+            return None  # offered with the next chunk
+        keys = tracked.keys()[: chunks * count]
+        first, tracked.offered = tracked.offered, len(keys) // count
         if not first:
             self.scheduler.touch(tracked.context, keys)
-        state = output.kv_connector_block_state
-        tables = state.get_block_ids(tracked.context.id) if state is not None else None
-        if tables is None:
-            return None
-        offer = keys[first:]
-        rows = dict(
-            zip(offer, self._geometry.rows(tables[0], range(first, len(keys))), strict=True)
-        )
-        transfer = self.scheduler.prepare_store(tracked.context, offer).transfer
+        rows = self._groups.rows(self._geometry, tables, range(first, tracked.offered))
+        offer = dict(zip(keys[first * count :], rows, strict=True))
+        if self._groups.windowed:
+            offer = {key: row for key, row in offer.items() if ABSENT not in row}
+        transfer = self.scheduler.prepare_store(tracked.context, list(offer)).transfer
         if transfer is None:
             return None
         self._verdicts.expect(transfer)
         if self._events is not None:
-            self._events.offered(tracked.vllm, first, offer, transfer.keys)
-        tracked.storing.add(transfer.id)
-        return Store(transfer.to_bytes(), [rows[key] for key in transfer.keys])
+            self._events.offered(tracked.vllm, first, keys[first * count :], transfer.keys)
+        tracked.storing[transfer.id] = first * self._geometry.chunk_tokens
+        return Store(transfer.to_bytes(), [offer[key] for key in transfer.keys])
 
     def reported(self, verdicts: StepVerdicts) -> None:
         """Some ranks ended some transfers; what all of them ended is complete."""
@@ -201,7 +243,7 @@ class SchedulerSide:
     def _complete(self, transfer: Transfer, moved: list[bool]) -> None:
         tracked = self._requests.get(transfer.request_id)
         if tracked is not None and transfer.kind is TransferKind.STORE:
-            tracked.storing.discard(transfer.id)
+            tracked.storing.pop(transfer.id, None)
         if self.gate is not None and transfer.kind is TransferKind.LOAD:
             self.gate.load_ended(transfer.id, moved=all(moved))
         self.scheduler.complete_transfer(transfer, moved)

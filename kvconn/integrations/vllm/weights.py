@@ -13,8 +13,10 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 
 
-def fingerprint(model: str) -> str:
+def fingerprint(model: str, *also: str) -> str:
     """Digest of names, sizes and evenly spread samples of the weight files; "" if not local.
+
+    ``also`` names files beside them that count.
 
     A directory whose weights were trained further keeps its name and the shapes of its tensors;
     the blocks that a disk holds of the old weights must not be taken for blocks of the new ones.
@@ -22,7 +24,7 @@ def fingerprint(model: str) -> str:
     root = Path(model)
     files = [root] if root.is_file() else sorted(root.glob("*")) if root.is_dir() else []
     digest = xxhash.xxh3_128()
-    weights = [path for path in files if path.suffix in _SUFFIXES]
+    weights = [path for path in files if path.suffix in _SUFFIXES or path.name in also]
     for path in weights:
         _add(path, digest)
     return digest.hexdigest() if weights else ""

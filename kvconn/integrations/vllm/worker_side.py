@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.kv_cache_interface import group_kernel_blocks
 
+from kvconn.integrations.vllm.groups import layer_names
 from kvconn.integrations.vllm.metadata import Load, StepOrders, StepVerdicts
 from kvconn.memory import KVCaches
 from kvconn.types import ABSENT, Transfer
@@ -28,10 +29,9 @@ def caches_of(
     tensors: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, blocks_per_chunk: int
 ) -> KVCaches:
     """The tensors of vLLM, blocks in the first dimension whatever the layout in memory."""
-    (group,) = kv_cache_config.kv_cache_groups
-    blocks = kv_cache_config.num_blocks
+    blocks, names = kv_cache_config.num_blocks, layer_names(kv_cache_config)
     return KVCaches(
-        {name: group_kernel_blocks(tensors[name], blocks) for name in group.layer_names},
+        {name: group_kernel_blocks(tensors[name], blocks) for name in names},
         num_blocks=blocks,
         block_dims=0,
         blocks_per_chunk=blocks_per_chunk,
@@ -48,6 +48,7 @@ class WorkerSide:
         self._running: dict[int, Load | None] = {}
         """By transfer; a store has no :class:`Load`."""
         self._received: set[str] = set()
+        self._failed: set[str] = set()
         self._invalid: set[int] = set()
         self._ended: list[tuple[int, list[bool]]] = []
 
@@ -77,8 +78,8 @@ class WorkerSide:
         self._running[transfer.id] = load
         self.worker.submit(transfer, rows)
 
-    def received(self) -> set[str]:
-        """The requests whose load ended, well or not, since the last call."""
+    def received(self) -> tuple[set[str], set[str]]:
+        """The requests whose load ended since the last call; those of which must start anew."""
         if self._idle and self._running:
             self.worker.wait(list(self._running), _IDLE_WAIT_S)
         for transfer_id, verdicts in self.worker.poll():
@@ -87,10 +88,15 @@ class WorkerSide:
             if load is not None:
                 self._receive(load, verdicts)
         received, self._received = self._received, set()
-        return received
+        failed, self._failed = self._failed, set()
+        return received, failed
 
     def _receive(self, load: Load, verdicts: Sequence[bool]) -> None:
         self._received.add(load.request_id)
+        if load.whole:
+            if load.unnamed or len(load.rows) > sum(map(bool, verdicts)):
+                self._failed.add(load.request_id)
+            return
         self._invalid.update(load.unnamed)
         for row, moved in zip(load.rows, verdicts, strict=False):
             if not moved:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Kit", "Open", "needs", "rule_of"]
 
 Open = Callable[..., Rig]
-"""``open_rig(chunks=8, *, ranks=1, namespace=..., policies=(), settings=None, strict=True,
-wrap=...)``: one more engine over the test's store."""
+"""``open_rig(chunks=8, *, ranks=1, replicas=1, namespace=..., policies=(), settings=None,
+strict=True, wrap=...)``: one more engine over the test's store."""
 
 _OURS = "kvconn.testing."
 _LARGEST = 1 << 26
@@ -136,10 +136,11 @@ class Kit:
     def capacity_for(self, chunks: int, geometry: Geometry) -> int:
         """The least capacity, in bytes, in which ``chunks`` chunks fit."""
         if not any(hasattr(t, "chunks_that_fit") for t in _tiers(self.make_backend(_LARGEST))):
-            return chunks * geometry.ranks * geometry.slot_bytes
-        known: dict[tuple[int, int], int] = vars(self).setdefault("_capacities", {})
-        if (chunks, geometry.ranks) in known:
-            return known[chunks, geometry.ranks]
+            return chunks * geometry.workers * geometry.slot_bytes
+        known: dict[tuple[int, int, int], int] = vars(self).setdefault("_capacities", {})
+        asked = chunks, geometry.ranks, geometry.replicas
+        if asked in known:
+            return known[asked]
 
         def fit(capacity: int) -> int:
             try:
@@ -149,7 +150,7 @@ class Kit:
                 return 0
 
         found = 1 + bisect.bisect_left(range(_LARGEST), chunks, key=fit)
-        known[chunks, geometry.ranks] = found
+        known[asked] = found
         return found
 
     def capabilities(self) -> set[str]:
@@ -196,13 +197,14 @@ class Kit:
                 chunks: int = 8,
                 *,
                 ranks: int = 1,
+                replicas: int = 1,
                 namespace: Namespace | None = None,
                 policies: Sequence[tuple[str, Any]] = (),
                 settings: Settings | None = None,
                 strict: bool = True,
                 wrap: Callable[[Any], Any] = lambda backend: backend,
             ) -> Rig:
-                geometry = geometry_of(ranks)
+                geometry = geometry_of(ranks, replicas)
                 capacity = self.capacity_for(chunks, geometry)
                 rig = Rig(
                     lambda: self.make_backend(capacity), geometry, namespace or self.namespace,

@@ -133,6 +133,26 @@ class IdentityRules(Kit):
         assert rig.lookup(READER, keys) == 8
         assert rig.load(READER, keys) == [True] * 8
 
+    @needs("keeps")
+    def test_K2_workers_that_hold_the_same_shard_all_get_it_back(
+        self, open_rig: Open, keys: list[Key]
+    ) -> None:
+        rig = open_rig(ranks=2, replicas=2)
+        rig.store(PLAIN, keys)
+        assert rig.lookup(READER, keys) == 8
+        assert rig.load(READER, keys) == [True] * 8
+
+    @needs("keeps", "persistent")
+    def test_K2_what_workers_hold_in_common_is_stored_as_one_shard(
+        self, open_rig: Open, keys: list[Key]
+    ) -> None:
+        rig = open_rig(chunks=16, replicas=2)
+        rig.store(PLAIN, keys)
+        rig.close()
+        other = open_rig(chunks=16)  # an engine of one worker
+        assert other.lookup(READER, keys) == 8
+        assert other.load(READER, keys) == [True] * 8
+
     @needs("keeps", "persistent")
     def test_K2_two_engines_with_equal_namespaces_share(
         self, open_rig: Open, keys: list[Key]

@@ -43,7 +43,7 @@ class CpuBackend(IndexedBackend):
     config: CpuConfig
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
-        return int(self.config.capacity) // (geometry.slot_bytes * geometry.ranks)
+        return int(self.config.capacity) // (geometry.slot_bytes * geometry.workers)
 
     def eviction_name(self) -> str:
         return self.config.eviction
