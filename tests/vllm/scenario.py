@@ -20,6 +20,9 @@ CONNECTOR = {
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
+DEFAULTS = {
+    "max_model_len": 2048, "dtype": "float32", "block_size": 32, "skip_tokenizer_init": True,
+}  # fmt: skip
 KINDS = [
     {}, {}, {}, {"skip_reading_prefix_cache": True}, {"prompt_logprobs": 0},
     {"extra_args": {"kv_transfer_params": {"skip_writing_prefix_cache": True}}},
@@ -44,15 +47,13 @@ class Scenario:
         with_cache = {"kv_transfer_config": transfer} if spec["config"] is not None else {}
         self.llm = LLM(
             model=spec["model"],
-            skip_tokenizer_init=True,
             enforce_eager=True,
             **with_cache,
-            **{"max_model_len": 2048, "dtype": "float32", "block_size": 32}
-            | spec.get("engine", {}),
+            **DEFAULTS | spec.get("engine", {}),
         )
 
-    def generate(self, prompts, max_tokens=8, salt=None, each=None, **flags):
-        """``each``: more flags, of one prompt each."""
+    def generate(self, prompts, max_tokens=8, salt=None, each=None, adapter=None, **flags):
+        """``each``: more flags, of one prompt each; ``adapter``: name, number and path."""
         from vllm import SamplingParams  # noqa: PLC0415
 
         sampling = [
@@ -67,9 +68,34 @@ class Scenario:
             [{"prompt_token_ids": tokens(prompt), **salted} for prompt in prompts],
             sampling,
             use_tqdm=False,
+            **self._adapter(adapter),
         )
         return [
             {"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}
+            for answer in answers
+        ]
+
+    def _adapter(self, named):
+        from vllm.lora.request import LoRARequest  # noqa: PLC0415
+
+        return {"lora_request": LoRARequest(*named)} if named else {}
+
+    def embed(self, prompts, task, **flags):
+        """``task``: ``embed`` is one vector of a prompt, ``token_embed`` one of each token."""
+        from vllm import PoolingParams  # noqa: PLC0415
+
+        answers = self.llm.encode(
+            [{"prompt_token_ids": tokens(prompt)} for prompt in prompts],
+            PoolingParams(**flags),
+            pooling_task=task,
+            use_tqdm=False,
+        )
+        return [
+            {
+                "cached": answer.num_cached_tokens,
+                "shape": list(answer.outputs.data.shape),
+                "head": [round(x, 4) for x in answer.outputs.data.flatten()[-8:].tolist()],
+            }
             for answer in answers
         ]
 

@@ -66,21 +66,11 @@ ENGINES = {
     ),
 }  # fmt: skip
 
-LONG = ["disk, chunks of 1"]
-"""What others show, too: only on request."""
-
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.needs(name.partition(",")[0]),
-                *([pytest.mark.long] if name in LONG else []),
-            ],
-        )
-        for name in ENGINES
+        pytest.param(name, marks=pytest.mark.needs(name.partition(",")[0])) for name in ENGINES
     ],
 )
 def engine(request, run_engine, tmp_path_factory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.needs("disk")]
+pytestmark = [pytest.mark.engine, pytest.mark.needs("disk")]
 
 PROMPT = [[1, 400]]
 

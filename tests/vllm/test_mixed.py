@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.needs("cpu", "disk")]
+pytestmark = [pytest.mark.engine, pytest.mark.needs("cpu", "disk")]
 
 SLICES = [["mixed", {"seed": seed, "count": 50}] for seed in range(4)]
 CHUNK = 4 * 2 * 2 * 64 * 4 * 32

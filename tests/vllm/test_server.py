@@ -23,15 +23,6 @@ import pytest
 pytestmark = pytest.mark.engine
 HERE = Path(__file__).parent
 SECONDS = 180
-TOKENIZER = """
-import sys
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-words = {f"w{i}": i for i in range(1024)}
-tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(sys.argv[1])
-"""
 
 
 class Server:
@@ -125,7 +116,6 @@ class Server:
 @pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
     where = tmp_path_factory.mktemp("server")
-    subprocess.run([sys.executable, "-c", TOKENIZER, str(model)], check=True)  # noqa: S603
     backend = ["cpu://?capacity=64MiB", f"disk://{where}/store?capacity=64MiB"]
     server = Server(model, backend, where / "log")
     try:
