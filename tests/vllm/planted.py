@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from kvconn.blockstore import BlockStoreBackend
 from kvconn.integrations.vllm import KVConnConnector as RealConnector
+from kvconn.testing import Faults, FaultyStore
 from kvconn.testing.counting import CountingBackend
 from kvconn.types import ABSENT, TransferKind
 
@@ -31,6 +34,24 @@ def fault() -> str:
         return (PLANT / "fault").read_text()
     except FileNotFoundError:
         return ""
+
+
+class StoreFaults(Faults):
+    """``store hangs``: every call does, until the file says something else; and so on."""
+
+    def happens(self, what):
+        return fault() == f"store {what}"
+
+    def hang(self):
+        while fault() == "store hangs":
+            time.sleep(0.02)
+
+
+def spoil(backend):
+    """Put faults between a block store and what it stores into."""
+    if isinstance(backend, BlockStoreBackend):
+        real = backend.Store
+        backend.Store = lambda config: FaultyStore(real(config), StoreFaults())
 
 
 class FaultyWorker:
@@ -105,6 +126,7 @@ class KVConnConnector(RealConnector):
         return super().build_connector_meta(scheduler_output)
 
     def _wrap(self, backend):
+        spoil(backend)
         self.doors = [*getattr(self, "doors", []), PlantedBackend(backend)]
         return self.doors[-1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import statistics
 import sys
 import time
@@ -114,6 +115,82 @@ class Scenario:
             if draw.random() < 0.3:
                 self.forget_local()
         return answers
+
+    def timed(self, prompts):
+        """Their answers, and how long all of them took."""
+        self.forget_local()
+        began = time.monotonic()
+        answers = self.generate(prompts)
+        return {"answers": answers, "seconds": time.monotonic() - began}
+
+    def until_loaded(self, prompt, seconds=40.0):
+        """Ask until the cache answers again; the last answer."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self.forget_local()
+            (answer,) = self.generate([prompt])
+            if answer["cached"]:
+                break
+            self.counts(1.0)  # what it stored is there
+        return answer
+
+    def storm(self, seed, count):
+        """Requests come, are aborted and preempted all the time; the answers of the others."""
+        draw = random.Random(seed)  # noqa: S311 - the same everywhere
+        engine, answers, left = self.llm.llm_engine, {}, [str(name) for name in range(count)]
+        doomed = {name for name in left if draw.random() < 0.3}
+        running = set()
+        while left or engine.has_unfinished_requests():
+            for name in [left.pop(0) for _ in range(min(len(left), draw.randint(0, 3)))]:
+                self._add(name, random.Random(f"{seed} {name}"))  # noqa: S311
+                running.add(name)
+            gone = [name for name in sorted(doomed & running) if draw.random() < 0.2]
+            engine.abort_request(gone)
+            running.difference_update(gone)
+            for answer in engine.step():
+                if answer.finished and answer.request_id in running:
+                    running.remove(answer.request_id)
+                    answers[answer.request_id] = list(answer.outputs[0].token_ids)
+            if draw.random() < 0.05:
+                self.forget_local()
+        return answers
+
+    def _add(self, name, draw):
+        from vllm import SamplingParams  # noqa: PLC0415
+
+        conversation = 10 * draw.randrange(4)
+        prompt = [[conversation + turn, 60] for turn in range(draw.randint(1, 7))]
+        sampling = SamplingParams(
+            temperature=0, max_tokens=draw.randint(1, 40), detokenize=False, ignore_eos=True,
+            **draw.choice(KINDS),
+        )  # fmt: skip
+        asked = {"prompt_token_ids": tokens([*prompt, [int(name) + 1000, 20]])}
+        self.llm.llm_engine.add_request(name, asked, sampling)
+
+    def damage(self, place):
+        """Flip a bit in the middle of each object of a disk store; how many there are."""
+        objects = [
+            path for path in Path(place).rglob("*") if path.is_file() and path.stat().st_size > 4096
+        ]
+        for path in objects:
+            with path.open("r+b") as file:
+                file.seek(path.stat().st_size // 2)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 1]))
+        return len(objects)
+
+    def remove(self, place):
+        shutil.rmtree(place)
+
+    def free(self, place):
+        Path(place).unlink()
+
+    def shut_down(self):
+        """How long the engine takes to."""
+        began = time.monotonic()
+        self.llm.llm_engine.engine_core.shutdown()
+        return time.monotonic() - began
 
     def forget_local(self):
         return self.llm.reset_prefix_cache()
