@@ -91,13 +91,18 @@ def nursery(tmp_path_factory):
 def run_engine(models, nursery, tmp_path_factory):
     """``run_engine(config, steps, ...)``: what each step answered."""
 
-    def run(config, steps, *, processes=False, transfer=None, model="full", **engine):
+    def run(
+        config, steps, *, processes=False, transfer=None, model="full", beside=None, whole=None,
+        **engine,
+    ):  # fmt: skip
         plant = tmp_path_factory.mktemp("engine")
         spec = {
             "model": str(models(model)),
             "config": config,
             "steps": steps,
             "transfer": transfer or {},
+            "beside": beside,
+            "whole": whole or {},
             "engine": engine,
         }
         (plant / "spec").write_text(json.dumps(spec))

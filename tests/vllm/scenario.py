@@ -43,8 +43,17 @@ class Scenario:
     def __init__(self, spec):
         from vllm import LLM  # noqa: PLC0415 - not before the environment is set
 
-        transfer = {**CONNECTOR, **spec.get("transfer", {})}
-        transfer["kv_connector_extra_config"] = spec["config"]
+        transfer = {**CONNECTOR, "kv_connector_extra_config": spec["config"]}
+        transfer |= spec.get("transfer", {})
+        if spec.get("beside"):  # other connectors before and after ours
+            children = [child or transfer for child in spec["beside"]]
+            transfer = {
+                **transfer,
+                "kv_connector": "MultiConnector",
+                "kv_connector_module_path": None,
+                "kv_connector_extra_config": {"connectors": children},
+                **spec.get("whole", {}),
+            }
         with_cache = {"kv_transfer_config": transfer} if spec["config"] is not None else {}
         self.llm = LLM(
             model=spec["model"],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
+from vllm.config import get_current_vllm_config_or_none
 
 from kvconn.backend import Backend, PluginConfig
 from kvconn.config import ConnectorConfig, load_config
@@ -59,6 +60,7 @@ def refuse_unsupported(
     """Raise one sentence for the first thing that keeps the connector from being right."""
     reasons = (
         *_unsupported_transfer(transfer),
+        *_unsupported_parent(transfer),
         *_unsupported(vllm_config),
         *unserved(kv_cache_config, blocks_per_chunk, windows=FAILS_WHOLE_REQUESTS),
     )
@@ -76,6 +78,20 @@ def _unsupported_transfer(transfer: KVTransferConfig) -> Iterator[str]:
         )
     if transfer.kv_role != "kv_both":
         yield f'kv_role is {transfer.kv_role!r} and a cache stores and loads: use "kv_both"'
+
+
+def _unsupported_parent(transfer: KVTransferConfig) -> Iterator[str]:
+    """What vLLM goes by where ours is one of several: workers know the whole configuration."""
+    whole = get_current_vllm_config_or_none()
+    parent = whole.kv_transfer_config if whole is not None else None
+    if parent is None or parent is transfer:
+        return
+    if parent.kv_load_failure_policy != "recompute":
+        yield (
+            f"kv_load_failure_policy of {parent.kv_connector} is "
+            f"{parent.kv_load_failure_policy!r}, and its children's count for nothing: add "
+            '"kv_load_failure_policy": "recompute" beside "connectors"'
+        )
 
 
 def _unsupported(vllm_config: VllmConfig) -> Iterator[str]:
