@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvconn.cli.outcome import without_secrets
 from kvconn.config import redact
-from kvconn.doctor import Finding, Verdict, examine
+from kvconn.doctor import Finding, Serve, Verdict, examine
 from kvconn.doctor.vllm import configuration_to_paste
 
 __all__ = ["doctor"]
@@ -30,11 +30,18 @@ def doctor(
     backend: Annotated[
         list[str] | None, typer.Option("--backend", help="A backend's URL; several are tiers.")
     ] = None,
+    vllm: Annotated[
+        str | None,
+        typer.Option(
+            "--vllm", metavar="ARGUMENTS", help="What will follow `vllm serve`, in quotes."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Look at versions, plugins, memory and disks, and move one block; 1 if something is bad."""
-    backends = backend or []
-    found = [_clean(finding) for finding in examine(backends)]
+    serve = Serve.of(vllm) if vllm is not None else None
+    backends = backend or (serve.backends if serve is not None else [])
+    found = [_clean(finding) for finding in examine(backends, serve)]
     pasted = configuration_to_paste([redact(url) for url in backends]) if backends else ""
     bad = any(finding.verdict is Verdict.BAD for finding in found)
     if as_json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from kvconn.doctor.finding import Finding, Verdict
+from kvconn.doctor.serve import Serve, hashes
 
 if TYPE_CHECKING:
     from kvconn.backend import Backend
@@ -22,36 +22,29 @@ TESTED = (0, 32)
 """The newest that the tests run with."""
 
 
-def vllm(backends: list[type[Backend]]) -> Iterator[Finding]:
-    """Its version, and whether two processes agree on its block hashes."""
+def vllm(backends: list[type[Backend]], serve: Serve | None = None) -> Iterator[Finding]:
+    """Its version, its arguments, and whether two processes agree on its block hashes."""
+    yield _version()
+    if serve is not None:
+        yield from serve.findings()
+    if any(not backend.pinned for backend in backends):
+        yield hashes(serve.hash_algorithm if serve is not None else None)
+
+
+def _version() -> Finding:
     found = _installed()
     if found is None:
-        yield Finding("vLLM", Verdict.DOUBT, "not installed here: nothing about it was examined")
-        return
+        return Finding("vLLM", Verdict.DOUBT, "not installed here: its version was not examined")
     match = re.match(r"(\d+)\.(\d+)", found)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     oldest, tested = ".".join(map(str, OLDEST)), ".".join(map(str, TESTED))
     if version < OLDEST:
         says = f"{found} is older than {oldest}: pip install -U vllm"
-        yield Finding("vLLM", Verdict.BAD, says)
-    elif version > TESTED:
+        return Finding("vLLM", Verdict.BAD, says)
+    if version > TESTED:
         says = f"{found} is newer than {tested}, the newest that kvconn is tested with"
-        yield Finding("vLLM", Verdict.DOUBT, says)
-    else:
-        yield Finding("vLLM", Verdict.GOOD, found)
-    if any(not backend.pinned for backend in backends):
-        yield _hashes()
-
-
-def _hashes() -> Finding:
-    about, seed = "vLLM's block hashes", os.environ.get("PYTHONHASHSEED")
-    if seed not in (None, "random"):
-        return Finding(about, Verdict.GOOD, f"PYTHONHASHSEED is {seed}: every process agrees")
-    says = (
-        "sha256 and sha256_cbor agree between processes; with xxhash set PYTHONHASHSEED to the "
-        "same number everywhere, or a restart finds nothing"
-    )
-    return Finding(about, Verdict.GOOD, says)
+        return Finding("vLLM", Verdict.DOUBT, says)
+    return Finding("vLLM", Verdict.GOOD, found)
 
 
 def configuration_to_paste(backends: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -101,6 +102,77 @@ def test_a_wrong_configuration_is_status_2(doctor, planted):
     status, _, err = doctor("--backend", planted("MemBackend") + "&colour=red")
     assert status == 2
     assert "has no option 'colour'" in err
+
+
+TRANSFER = {
+    "kv_connector": "KVConnConnector",
+    "kv_connector_module_path": "kvconn.integrations.vllm",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+
+
+def serve(backend="mem://?capacity=8MiB", *more, extra=None, **changes):
+    extra = {"backend": backend} if extra is None else extra
+    transfer = {**TRANSFER, "kv_connector_extra_config": extra, **changes}
+    return shlex.join(["MODEL", "--kv-transfer-config", json.dumps(transfer), *more])
+
+
+def test_the_arguments_of_vllm_name_what_is_examined(doctor, planted):
+    status, out, _ = doctor("--vllm", serve(planted("MemBackend")), "--json")
+    assert status == 0
+    assert findings(out)["--kv-transfer-config"]["verdict"] == "good"
+    assert findings(out)["prefix caching"]["verdict"] == "good"
+    assert findings(out)["one block there and back"]["verdict"] == "good"
+    assert "mem://" in json.loads(out)["vllm"]
+
+
+CHILD = {**TRANSFER, "kv_connector_extra_config": {"backend": "mem://?capacity=8MiB"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "about", "says"),
+    [
+        ("MODEL", "--kv-transfer-config", "it is missing"),
+        ("MODEL --kv-transfer-config {a}", "--kv-transfer-config", "no JSON object"),
+        (serve(kv_role="kv_consumer"), "--kv-transfer-config", '"kv_both"'),
+        (serve(kv_load_failure_policy="fail"), "--kv-transfer-config", '"recompute"'),
+        (serve(kv_connector="NixlConnector"), "--kv-transfer-config", "no connector in it"),
+        (serve(extra={}), "--kv-transfer-config", "names no backend"),
+        (
+            serve(
+                kv_connector="MultiConnector", kv_load_failure_policy="fail",
+                extra={"connectors": [CHILD]},
+            ),
+            "--kv-transfer-config",
+            "the policy of the whole counts",
+        ),
+        (
+            serve("mem://?capacity=8MiB", "--no-enable-prefix-caching"),
+            "prefix caching",
+            "remove --no-enable-prefix-caching",
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_that_the_connector_would_refuse_are_bad(doctor, planted, line, about, says):
+    planted("MemBackend")
+    status, out, _ = doctor("--vllm", line, "--json")
+    assert status == 1
+    assert findings(out)[about]["verdict"] == "bad"
+    assert says in findings(out)[about]["says"]
+
+
+@pytest.mark.needs("disk")
+@pytest.mark.parametrize(("seed", "status"), [(None, 1), ("7", 0)])
+def test_hashes_that_differ_between_processes_are_bad_for_a_disk(
+    doctor, tmp_path, monkeypatch, seed, status
+):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if seed is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+    url = f"disk://{tmp_path}/store?capacity=1MiB"
+    line = serve(url, "--prefix-caching-hash-algo", "xxhash")
+    assert doctor("--vllm", line)[0] == status
 
 
 def test_no_secret_is_shown(doctor, planted):

@@ -46,6 +46,11 @@ def test_K3_a_prompt_under_another_salt_hits_nothing_and_answers_the_same(salted
     assert first["cached"] == 0
 
 
+def test_K2_after_the_weights_were_counted_up_nothing_is_found(salted, run_engine, config):
+    ((answer,),) = run_engine({**config, "weights_epoch": 1}, [ask(salt="ours")])
+    assert answer["cached"] == 0
+
+
 @pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"block_size": 64}], ids=str)
 def test_K2_a_restart_with_another_dtype_or_block_size_hits_nothing_and_raises_nothing(
     salted, run_engine, config, other

@@ -155,6 +155,20 @@ def test_options_are_split_between_kvconn_and_the_adapter():
     assert (options.blocks_per_chunk, options.store_generated) == (3, False)
 
 
+def tokens(extra):
+    config, _ = read_options({"backend": "null://", **extra})
+    return [p.options.tokens for p in config.policies if p.name == "min_load_tokens"]
+
+
+def test_short_hits_are_computed_unless_the_operator_says_otherwise():
+    assert tokens({}) == [64]
+    assert tokens({"min_load_tokens": 0}) == []
+    assert tokens({"min_load_tokens": 7}) == [7]
+    assert tokens({"policies": ["min_load_tokens?tokens=512"]}) == [512]
+    config, _ = read_options({"backend": "null://", "policies": ["store_threshold"]})
+    assert [p.name for p in config.policies][1:] == ["store_threshold", "min_load_tokens"]
+
+
 @pytest.mark.parametrize("version", ["0.29.0", "0.33.1rc2", "1.0", "dev", "0.0.0"])
 def test_a_vllm_that_may_be_new_enough_is_taken(version):
     require_vllm(version)

@@ -26,6 +26,9 @@ _PROCESS_PRIVATE_HASHES = ("xxhash", "xxhash_cbor")
 """vLLM seeds them at random in each process unless ``PYTHONHASHSEED`` is set."""
 
 
+_MIN_LOAD = "min_load_tokens"
+
+
 class VllmOptions(PluginConfig):
     """The options in ``kv_connector_extra_config`` that only the adapter understands."""
 
@@ -34,8 +37,14 @@ class VllmOptions(PluginConfig):
     more, larger ones move faster."""
     store_generated: bool = False
     """Store the chunks of generated tokens too, once they are final; else those of prompts."""
+    min_load_tokens: Annotated[int, Field(ge=0)] = 64
+    """Compute what is shorter: a load has to wait for a step or two, whatever its length.  The
+    policy of the same name, where it is listed, is used instead."""
     load_gate: bool = True
     """Stop loading while loads have been taking longer than computing the same tokens."""
+    weights_epoch: Annotated[int, Field(ge=0)] = 0
+    """Count it up when weights change in a way that names and files do not show: what was stored
+    before is not found any more."""
 
 
 def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, VllmOptions]:
@@ -48,7 +57,11 @@ def read_options(extra_config: Mapping[str, Any]) -> tuple[ConnectorConfig, Vllm
             '"backend": "cpu://?capacity=8GiB" or another one'
         )
         raise ConfigurationError(msg)
-    return load_config(rest), validate(VllmOptions, ours, "kvconn's vLLM connector")
+    config, options = load_config(rest), validate(VllmOptions, ours, "kvconn's vLLM connector")
+    if options.min_load_tokens and all(p.name != _MIN_LOAD for p in config.policies):
+        policies = [*config.policies, f"{_MIN_LOAD}?tokens={options.min_load_tokens}"]
+        config = load_config({**rest, "policies": policies})
+    return config, options
 
 
 def refuse_unsupported(

@@ -31,7 +31,7 @@ from kvconn.integrations.vllm.figures import (
 from kvconn.integrations.vllm.groups import Groups
 from kvconn.integrations.vllm.identity import geometry_of, namespace_of, shard_of
 from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
-from kvconn.integrations.vllm.releases import HybridSupport, transfer_results
+from kvconn.integrations.vllm.releases import HybridSupport, hit_source, transfer_results
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
 from kvconn.integrations.vllm.worker_side import WorkerSide, caches_of
 from kvconn.registry import load_backend_class
@@ -85,7 +85,9 @@ class KVConnConnector(KVConnectorBase_V1, HybridSupport):
         self._guard = Guard("vLLM connector")
         self._connector = Connector(config, wrap=self._wrap)
         self._geometry = geometry_of(vllm_config, kv_cache_config, chunk)
-        self._namespace = namespace_of(vllm_config, kv_cache_config, chunk)
+        epoch = self._options.weights_epoch
+        self._namespace = namespace_of(vllm_config, kv_cache_config, chunk, epoch)
+        self._cache_hit_source = hit_source(config)
         if role == KVConnectorRole.SCHEDULER:
             scheduler = self._connector.open_scheduler(self._geometry, self._namespace)
             groups = Groups.of(kv_cache_config)

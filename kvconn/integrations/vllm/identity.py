@@ -59,7 +59,10 @@ def _replicas(model: ModelConfig, kv_cache_config: KVCacheConfig, ranks: int) ->
 
 
 def namespace_of(
-    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, blocks_per_chunk: int
+    vllm_config: VllmConfig,
+    kv_cache_config: KVCacheConfig,
+    blocks_per_chunk: int,
+    weights_epoch: int = 0,
 ) -> Namespace:
     """Everything but tokens, tenant, adapter and images that decides a block's bytes (K2).
 
@@ -74,6 +77,7 @@ def namespace_of(
         layout=str(kv_cache_config.kv_cache_layout or cache.kv_cache_layout),
         block_tokens=groups[0].kv_cache_spec.block_size,
         blocks_per_chunk=blocks_per_chunk,
+        weights_epoch=weights_epoch,
         groups=tuple((tuple(g.layer_names), repr(g.kv_cache_spec)) for g in groups),
         extra=(
             ("engine", "vllm"),

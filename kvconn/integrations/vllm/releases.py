@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from vllm.config import SpeculativeConfig
     from vllm.v1.core.sched.output import SchedulerOutput
 
+    from kvconn.config import ConnectorConfig
+
 __all__ = [
     "FAILS_WHOLE_REQUESTS",
     "HASHES_ADAPTER_PATHS",
     "BlockTables",
     "HybridSupport",
     "drafts_into_a_cache",
+    "hit_source",
     "transfer_results",
 ]
 
@@ -53,6 +56,18 @@ def drafts_into_a_cache(speculative: SpeculativeConfig) -> bool:
         or speculative.uses_draft_model()
         or speculative.uses_extract_hidden_states()
     )
+
+
+def hit_source(config: ConnectorConfig) -> Any:  # noqa: ANN401 - None before 0.32
+    """What vLLM's metrics call the place that hits come from; 0.32 asks."""
+    if RELEASE < (0, 32):
+        return None
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: PLC0415 - new in 0.32
+
+    known = {"cpu": CacheHitSource.HOST, "disk": CacheHitSource.DISK}
+    if len(config.tiers) == 1 and config.backend.name in known:
+        return known[config.backend.name]
+    return CacheHitSource.EXTERNAL_UNSPECIFIED
 
 
 class BlockTables:
