@@ -5,6 +5,7 @@ A process of its own for each engine, so that each starts clean.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -55,12 +56,11 @@ class Scenario:
                 **spec.get("whole", {}),
             }
         with_cache = {"kv_transfer_config": transfer} if spec["config"] is not None else {}
-        self.llm = LLM(
-            model=spec["model"],
-            enforce_eager=True,
-            **with_cache,
+        self.arguments = {
+            "model": spec["model"], "enforce_eager": True, **with_cache,
             **DEFAULTS | spec.get("engine", {}),
-        )
+        }  # fmt: skip
+        self.llm = LLM(**self.arguments)
 
     def generate(self, prompts, max_tokens=8, salt=None, each=None, adapter=None, **flags):
         """``each``: more flags, of one prompt each; ``adapter``: name, number and path."""
@@ -229,6 +229,10 @@ class Scenario:
             time.sleep(0.01)
         return counts
 
+    def left(self):
+        """The last that was counted, by whatever engine."""
+        return json.loads((PLANT / "counts").read_text())
+
     def first_token(self, prompt, runs=7):
         """Median seconds to the first token, loaded and computed in turns."""
         taken = {"loaded": [], "computed": []}
@@ -260,6 +264,56 @@ class Scenario:
             for answer in answers
             if answer.request_id == "kept"
         ]
+
+    def stream(self, sessions, max_tokens=8):
+        """Each session's prompt comes in parts, all sessions at a time; the tokens of its answers.
+
+        By an engine of its own, which is told what the other one is.
+        """
+        from vllm import AsyncEngineArgs  # noqa: PLC0415
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+
+        async def run():
+            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**self.arguments))
+            try:
+                answers = [self._session(engine, parts, max_tokens) for parts in sessions]
+                together = await asyncio.gather(*answers)
+                await engine.reset_prefix_cache()
+                again = [await self._session(engine, sessions[0], max_tokens)]
+                await asyncio.sleep(0.5)
+                return together + again
+            finally:
+                engine.shutdown()
+
+        return asyncio.run(run())
+
+    async def _session(self, engine, parts, max_tokens):
+        from vllm import SamplingParams  # noqa: PLC0415
+        from vllm.engine.protocol import StreamingInput  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
+
+        sampling = SamplingParams(
+            temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True,
+            output_kind=RequestOutputKind.DELTA,
+        )  # fmt: skip
+        answered = asyncio.Semaphore(1)
+
+        async def inputs():
+            for part in parts:
+                await answered.acquire()
+                yield StreamingInput(
+                    prompt={"type": "token", "prompt_token_ids": tokens(part)},
+                    sampling_params=sampling,
+                )
+            await answered.acquire()
+
+        heard = []
+        name = f"session {random.random()}"  # noqa: S311 - no secret
+        async for answer in engine.generate(inputs(), sampling, name):
+            heard += answer.outputs[0].token_ids
+            if len(heard) % max_tokens == 0:
+                answered.release()
+        return heard
 
     def free_blocks(self):
         pool = self.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool

@@ -50,6 +50,18 @@ def test_a_session_that_takes_tokens_back_has_other_keys():
     assert tracked.keys_from(0) == [request.block_hashes[1]]
 
 
+def test_what_a_session_takes_back_is_offered_anew():
+    request = vllm_request(blocks=6)
+    groups = 2
+    tracked = TrackedRequest.of(request, 2, groups=groups)
+    tracked.offered = len(tracked.keys()) // groups
+    request.block_hashes[3:] = [b"x" * 32, b"y" * 32, b"z" * 32]
+    assert tracked.keys()[::groups] == [
+        request.block_hashes[1] + b"\0", b"x" * 32 + b"\0", b"z" * 32 + b"\0",
+    ]  # fmt: skip
+    assert tracked.offered == 1
+
+
 def test_asking_again_costs_no_new_list():
     tracked = TrackedRequest.of(vllm_request(blocks=9), 3)
     assert tracked.keys_from(1) is tracked.keys_from(1)

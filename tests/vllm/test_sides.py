@@ -392,6 +392,17 @@ def test_a_store_whose_blocks_a_window_leaves_behind_is_flushed(make_side):
     side.finished("r")
 
 
+def test_the_stores_of_a_streaming_session_let_go_before_it_goes_on(make_side):
+    side, request = make_side(), Request(resumable=True)
+    side.started(request)
+    first = side.orders(step({"r": 40}))
+    assert side.orders(step({"other": 1})).flush == []
+    flushed = side.orders(step({"r": 1})).flush
+    assert flushed == [Transfer.from_bytes(first.stores[0].transfer).id]
+    hear(side, first)
+    side.finished("r")
+
+
 # -- LoRA adapters ---------------------------------------------------------------------------------
 
 

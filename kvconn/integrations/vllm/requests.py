@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from kvconn.identity import Key, content_key
@@ -74,15 +75,21 @@ class TrackedRequest:
         size, hashes, blocks = self.blocks_per_chunk, self._hashes, self.vllm.block_hashes
         known, whole = len(hashes), len(blocks) // size
         if known and (whole < known or blocks[known * size - 1] != hashes[-1]):
-            hashes.clear()
-            self._keys.clear()
-            self._asked = 0, 0, []
-            known = 0
+            known = self._forget_taken_back(blocks[size - 1 :: size])
         if known < whole:
             new = blocks[(known + 1) * size - 1 : whole * size : size]
             hashes += new
             self._keys += self._named(new)
         return self._keys
+
+    def _forget_taken_back(self, hashes: list[bytes]) -> int:
+        """How many leading chunks are as they were; the others are offered again."""
+        pairs = zip(self._hashes, hashes, strict=False)
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        del self._hashes[kept:], self._keys[kept * self.groups :]
+        self._asked = 0, 0, []
+        self.offered = min(self.offered, kept)
+        return kept
 
     def _named(self, hashes: list[bytes]) -> list[Key]:
         if self.adapter is not None:

@@ -165,8 +165,7 @@ class SchedulerSide:
             if (tracked := self._requests.get(request_id)) is not None:
                 self._flush += tracked.storing
         self._guard.call(self._tables.step, output, otherwise=None, consequence="nothing is stored")
-        if self._groups.windowed:
-            self._flush += self._overtaken(output)
+        self._flush += self._overtaken(output)
         if self.gate is not None and output.total_num_scheduled_tokens:
             self.gate.step_planned(output.total_num_scheduled_tokens)
         stores = self._stores(output)
@@ -201,11 +200,18 @@ class SchedulerSide:
         return stores
 
     def _overtaken(self, output: SchedulerOutput) -> list[int]:
-        """The stores that still read blocks which a window has left behind."""
-        overtaken = []
+        """The stores that still read blocks which a running request gives up or writes again.
+
+        A window leaves blocks behind; a streaming session writes over what it has taken back.
+        """
+        overtaken: list[int] = []
         for request_id in output.num_scheduled_tokens:
             tracked = self._requests.get(request_id)
-            if tracked is not None and tracked.storing:
+            if tracked is None or not tracked.storing:
+                continue
+            if getattr(tracked.vllm, "resumable", False):
+                overtaken += tracked.storing
+            elif self._groups.windowed:
                 gone = self._groups.gone(tracked.vllm.num_computed_tokens)
                 overtaken += [store for store, at in tracked.storing.items() if at < gone]
         return overtaken
