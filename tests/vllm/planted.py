@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import torch
 
 from kvconn.blockstore import BlockStoreBackend
@@ -47,11 +50,41 @@ class StoreFaults(Faults):
             time.sleep(0.02)
 
 
+class WatchedStore(FaultyStore):
+    """Counts what reaches the medium, from which thread, and whether a buffer is engine memory."""
+
+    pages: ClassVar[list] = []
+    """The engine's tensors."""
+    seen: ClassVar[dict] = {"calls": 0, "on the main thread": 0, "buffers": 0, "in pages": 0}
+
+    def get(self, ids, buffers):
+        self.look(buffers)
+        return super().get(ids, buffers)
+
+    def put(self, ids, buffers):
+        self.look(buffers)
+        return super().put(ids, buffers)
+
+    def look(self, buffers):
+        for buffer in buffers:
+            at = np.frombuffer(buffer, dtype=np.uint8).ctypes.data
+            self.seen["buffers"] += 1
+            for tensor in self.pages:
+                storage = tensor.untyped_storage()
+                first = storage.data_ptr()
+                self.seen["in pages"] += first < at + len(buffer) and at < first + storage.nbytes()
+
+    def _call(self, work, *lists):
+        self.seen["calls"] += 1
+        self.seen["on the main thread"] += threading.current_thread() is threading.main_thread()
+        return super()._call(work, *lists)
+
+
 def spoil(backend):
     """Put faults between a block store and what it stores into."""
     if isinstance(backend, BlockStoreBackend):
         real = backend.Store
-        backend.Store = lambda config: FaultyStore(real(config), StoreFaults())
+        backend.Store = lambda config: WatchedStore(real(config), StoreFaults())
 
 
 class FaultyWorker:
@@ -114,6 +147,7 @@ class PlantedBackend(CountingBackend):
 
     def open_worker(self, pool, caches, namespace, shard):
         side = super().open_worker(pool, caches, namespace, shard)
+        WatchedStore.pages += caches.tensors.values()
         return FaultyWorker(side, caches, shard)
 
 
@@ -146,6 +180,7 @@ class KVConnConnector(RealConnector):
             "verdicts": self._scheduler._verdicts.waiting,
             "raised": self._guard.errors,
             "preempted": self.preempted,
+            "io": dict(WatchedStore.seen),
         }
         if counts != self._left:
             self._left = counts

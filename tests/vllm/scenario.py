@@ -315,6 +315,32 @@ class Scenario:
                 answered.release()
         return heard
 
+    def flag_comes_late(self, prompt):
+        """The connector's answers when one request id asks first without the flag, then with it."""
+        from kvconn.types import Request  # noqa: PLC0415
+
+        core = self.llm.llm_engine.engine_core.engine_core
+        side, keys = core.scheduler.connector._scheduler, []
+        tracked = side._tracked
+
+        def listen(request):
+            heard = tracked(request)
+            keys[:] = heard.keys()
+            return heard
+
+        side._tracked = listen
+        self.generate([prompt])
+        side._tracked, scheduler = tracked, side.scheduler
+        plain, skipping = Request("late"), Request("late", skip_reading_prefix_cache=True)
+        answers = {"found": scheduler.lookup(plain, keys)}
+        answers["leases"] = scheduler.collect_stats()["leases"]
+        answers["found with the flag"] = scheduler.lookup(skipping, keys)
+        answers["leases with the flag"] = scheduler.collect_stats()["leases"]
+        answers["loads with the flag"] = scheduler.prepare_load(skipping, keys) is not None
+        answers["refused"] = scheduler.collect_stats()["refused_loads"]
+        scheduler.request_finished(skipping)
+        return answers
+
     def free_blocks(self):
         pool = self.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         return pool.get_num_free_blocks()

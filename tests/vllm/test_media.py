@@ -55,6 +55,7 @@ def broken(request, run_engine, tmp_path_factory):
     again = ["until_loaded", {"prompt": PROMPT}]
     steps = {
         "cold": ask(PROMPT), "rest": ["counts", {}], "loaded": ask(PROMPT),
+        "late": ["flag_comes_late", {"prompt": PROMPT}], "counts": ["counts", {}],
         "flip": ["damage", {"place": str(place)}], "damaged": ask(PROMPT), "stored anew": again,
         "corrupt": fault("store corrupts"), "corrupted": ask(PROMPT), "1": fault(""),
         "clean": again,
@@ -99,6 +100,31 @@ def test_F5_a_flipped_bit_is_found(broken):
     if kind == "disk":
         assert answers["damaged"]["answers"][0]["cached"] == 0
         assert answers["corrupted"]["answers"][0]["cached"] == 0
+
+
+def test_L8_no_call_of_the_disk_touches_the_engines_memory(broken):
+    io = broken[1]["counts"]["io"]
+    assert io["buffers"] >= 7
+    assert io["in pages"] == 0
+
+
+def test_F4_no_call_of_the_disk_is_made_on_the_engines_thread(broken):
+    io = broken[1]["counts"]["io"]
+    assert io["calls"] > 0
+    assert io["on the main thread"] == 0
+
+
+def test_R2_a_flag_that_comes_late_ends_the_lease(broken):
+    late = broken[1]["late"]
+    assert late["found"] == 7
+    assert late["leases"] > 0
+    assert late["found with the flag"] == late["leases with the flag"] == 0
+
+
+def test_R3_a_load_that_the_engine_asks_for_all_the_same_is_refused(broken):
+    late = broken[1]["late"]
+    assert not late["loads with the flag"]
+    assert late["refused"] == 1
 
 
 def test_F9_the_engine_ends_in_time_while_the_disk_hangs(broken):

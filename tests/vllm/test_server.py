@@ -28,7 +28,7 @@ SECONDS = 180
 class Server:
     """One ``vllm serve`` on loopback."""
 
-    def __init__(self, model: Path, backend: list[str], log: Path) -> None:
+    def __init__(self, model: Path, backend: list[str], log: Path, *more: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -43,7 +43,7 @@ class Server:
             "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port),
             "--dtype", "float32", "--enforce-eager", "--block-size", "32",
             "--max-model-len", "2048", "--served-model-name", "tiny",
-            "--kv-transfer-config", json.dumps(transfer),
+            "--kv-transfer-config", json.dumps(transfer), *more,
         ]  # fmt: skip
         environment = os.environ | {
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -70,19 +70,22 @@ class Server:
             assert time.monotonic() < ends, self.log.read_text()[-5000:]
             time.sleep(0.5)
 
-    def get(self, path: str, body: dict | None = None, *, post: bool = False) -> str:
+    def get(
+        self, path: str, body: dict | None = None, *, post: bool = False, replica: int = 0
+    ) -> str:
         data = json.dumps(body).encode() if body is not None else (b"" if post else None)
+        headers = {"Content-Type": "application/json", "X-data-parallel-rank": str(replica)}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data,
-            {"Content-Type": "application/json"} if body is not None else {},
-        )  # fmt: skip
+            f"http://127.0.0.1:{self.port}{path}", data, headers if body is not None else {}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             return answer.read().decode()
 
-    def complete(self, first: int, **options) -> str:
+    def complete(self, first: int, *, replica: int = 0, **options) -> str:
         words = " ".join(f"w{(first + i * 7) % 1024}" for i in range(600))
         body = {"model": "tiny", "prompt": words, "max_tokens": 8, "temperature": 0, **options}
-        return json.loads(self.get("/v1/completions", body))["choices"][0]["text"]
+        answer = self.get("/v1/completions", body, replica=replica)
+        return json.loads(answer)["choices"][0]["text"]
 
     def forget_local(self) -> None:
         self.get("/reset_prefix_cache", post=True)
@@ -121,6 +124,20 @@ def server(model, tmp_path_factory):
     try:
         server.await_ready()
         yield server
+    finally:
+        server.stop()
+
+
+def test_K2_data_parallel_replicas_share_what_is_stored(model, tmp_path):
+    disk = f"disk://{tmp_path}/store?capacity=64MiB&shared=true"
+    server = Server(model, [disk], tmp_path / "log", "--data-parallel-size", "2")
+    try:
+        server.await_ready()
+        cold = server.complete(1, replica=0)
+        server.await_metric("vllm:kvconn_store_chunks_total", 4, result="ok", engine="0")
+        assert server.complete(1, replica=1) == cold
+        server.await_metric("vllm:kvconn_load_chunks_total", 4, result="ok", engine="1")
+        assert server.metric("vllm:kvconn_load_chunks_total", engine="0") == 0
     finally:
         server.stop()
 
