@@ -255,6 +255,26 @@ def test_a_store_that_works_in_parallel_gets_its_batch_in_a_few_calls(store, pag
     assert sorted(store.calls) == sorted((call, half) for call in ("put", "get") for half in halves)
 
 
+def test_a_worker_that_another_one_stores_for_puts_nothing_and_loads_all(store, pages, pool):
+    caches = KVCaches({"layer": pages}, num_blocks=BLOCKS)
+
+    def make(**options):
+        space = Namespace("m").digest
+        return StoreWorker(
+            Operations(store), pool, caches, space, Shard(), readers=2, writers=1, **options
+        )
+
+    one, other = make(), make(stores=False)
+    moved = transfer(TransferKind.STORE, keys(3))
+    rows = [[i] for i in range(3)]
+    assert run(other, moved, rows) == [True] * 3
+    assert store.calls == []
+    assert run(one, moved, rows) == [True] * 3
+    assert run(other, transfer(TransferKind.LOAD, keys(3)), rows) == [True] * 3
+    one.close(20)
+    other.close(20)
+
+
 def test_more_keys_than_slots_are_loaded_one_after_the_other(worker, store, pool):
     for start in range(0, 12, 4):
         rows = [[i] for i in range(4)]

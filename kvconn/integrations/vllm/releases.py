@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILS_WHOLE_REQUESTS",
-    "HASHES_ADAPTER_PATHS",
     "BlockTables",
     "HybridSupport",
     "drafts_into_a_cache",
@@ -33,9 +32,6 @@ if RELEASE == (0, 0):
 FAILS_WHOLE_REQUESTS = RELEASE >= (0, 30)
 """0.30 lets a connector say that a request's load failed.  Before, it could name blocks of one
 group only, which says nothing of a window's earlier blocks."""
-
-HASHES_ADAPTER_PATHS = RELEASE >= (0, 31)
-"""0.31 hashes a LoRA adapter's path beside its name."""
 
 HybridSupport: type = base.SupportsHMA if FAILS_WHOLE_REQUESTS else object
 """What the connector inherits, so that vLLM lets it see several KV-cache groups.  Without, vLLM
