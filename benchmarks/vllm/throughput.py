@@ -36,9 +36,9 @@ SETTINGS = {
 ENGINES = {
     "none": None,
     "null": ["null://"],
-    "cpu": ["cpu://?capacity=512MiB"],
+    "cpu": ["cpu://?capacity=512MiB&prefault=true"],
     "disk": ["disk://{}/one?capacity=2GiB"],
-    "cpu over disk": ["cpu://?capacity=128MiB", "disk://{}/two?capacity=2GiB"],
+    "cpu over disk": ["cpu://?capacity=128MiB&prefault=true", "disk://{}/two?capacity=2GiB"],
 }
 
 ENGINE = """

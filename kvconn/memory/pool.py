@@ -114,6 +114,14 @@ class HostPool:
                 self._state[slot] = _QUARANTINED
             self._quarantined += len(ids)
 
+    def prefault(self) -> None:
+        """Take all memory now: what is not pinned is otherwise taken page by page, when written.
+
+        Before anything is stored.  On a virtual machine the first write to 4 MB took 10 ms, the
+        next one 1 ms.
+        """
+        self._array[::SLOT_ALIGNMENT] = 0
+
     @property
     def free(self) -> int:
         """How many slots :meth:`acquire` could hand out."""

@@ -31,6 +31,10 @@ class CpuConfig(PluginConfig):
     copy_threads: int = Field(
         default=1, ge=1, description="Threads per worker process that a large copy may use."
     )
+    prefault: bool = Field(
+        default=False,
+        description="Take all memory at the start: first writes cost more than copies.",
+    )
 
 
 class CpuBackend(IndexedBackend):
@@ -61,4 +65,6 @@ class CpuBackend(IndexedBackend):
         namespace: Namespace,
         shard: Shard,
     ) -> WorkerSide:
+        if self.config.prefault:
+            pool.prefault()
         return CpuWorker(pool, caches, threads=self.config.copy_threads)

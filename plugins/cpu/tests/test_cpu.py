@@ -313,3 +313,24 @@ def test_a_load_leaves_absent_blocks_alone():
         worker.submit(load, [[ABSENT, 3]])
         scheduler.complete_transfer(load, worker.poll()[0][1])
         assert [int(block[0]) for block in page] == [1, 2, 0, 2]
+
+
+def resident(address, nbytes):
+    """Bytes of the mapping that the kernel has given memory for."""
+    first, total = address >> 12, 0
+    with open("/proc/self/pagemap", "rb") as file:  # noqa: PTH123 - eight bytes a page
+        file.seek(first * 8)
+        for _ in range(nbytes >> 12):
+            total += (int.from_bytes(file.read(8), "little") >> 63) << 12
+    return total
+
+
+@pytest.mark.parametrize("prefault", ["true", "false"])
+def test_memory_is_taken_at_the_start_where_that_is_asked_for(prefault):
+    engine = Engine(f"{slots(1024)}&prefault={prefault}")
+    pool = engine.workers[0].pool
+    taken = resident(pool.address(0), 1024 * SLOT)
+    assert taken == (1024 * SLOT if prefault == "true" else 0)
+    engine.store(KEYS)
+    assert engine.scheduler.lookup(Request("load"), KEYS) == 8
+    assert engine.loads(KEYS)
