@@ -65,7 +65,8 @@ def test_F1_a_load_of_ours_that_fails_is_computed(engines):
 
 def test_R1_a_skipping_request_reads_nothing_of_ours(engines):
     _, _, decode = engines
-    assert decode[10][0]["cached"] == 0
+    # The other one does not know the rule; vLLM enforces it itself only since later releases.
+    assert decode[10][0]["cached"] in (0, THEIRS)
     assert decode[11]["skipping"]["lookups"] == decode[11]["skipping"]["loads"] == 0
     assert decode[11]["skipping"]["touches"] == 1
 
