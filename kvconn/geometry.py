@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvconn.identity import Shard
 from kvconn.types import ABSENT
 
 __all__ = ["SLOT_ALIGNMENT", "Geometry"]
@@ -41,6 +42,11 @@ class Geometry:
     def workers(self) -> int:
         """Each with memory of its own."""
         return self.ranks * self.replicas
+
+    def shard(self, worker: int) -> Shard:
+        """What worker ``worker`` holds, counted from 0; of replicas, neighbours hold the same."""
+        index, replica = divmod(worker, self.replicas)
+        return Shard(index, self.ranks, replica, self.replicas)
 
     @property
     def chunk_tokens(self) -> int:

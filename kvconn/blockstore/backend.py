@@ -68,7 +68,9 @@ class BlockStoreBackend(IndexedBackend):
 
     def chunks_that_fit(self, geometry: Geometry) -> int:
         capacity, size = int(self.config.capacity), object_bytes(geometry.chunk_bytes)
-        return self.Store(self.config).objects_that_fit(capacity, size) // geometry.ranks
+        store = self.Store(self.config)
+        copies = geometry.ranks if _in_common(store) else geometry.workers
+        return store.objects_that_fit(capacity, size) // copies
 
     def eviction_name(self) -> str:
         return self.config.eviction
@@ -132,7 +134,7 @@ class BlockStoreBackend(IndexedBackend):
         return StoreWorker(
             Operations(store), pool, caches, namespace.digest, shard,
             readers=self.config.readers, writers=self.config.writers,
-            stores=shard.replica == 0 or not store.capabilities.scheduler_visible,
+            stores=shard.replica == 0 or not _in_common(store),
         )  # fmt: skip
 
     # -- what is there ---------------------------------------------------------------------
@@ -359,3 +361,8 @@ class BlockStoreBackend(IndexedBackend):
         idle &= self._deletions.close(left, self._index.abandoned_keys, self._index.holds)
         if idle:
             self._operations.store.close()
+
+
+def _in_common(store: BlockStore) -> bool:
+    """Whether all workers see the same objects: else each must store what it needs."""
+    return store.capabilities.scheduler_visible

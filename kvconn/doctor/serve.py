@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvconn.doctor.finding import Finding, Verdict
+from kvconn.errors import ConfigurationError
 
 __all__ = ["Serve", "hashes"]
 
 _CONNECTOR, _SEVERAL = "KVConnConnector", "MultiConnector"
+_EXTRA = "kv_connector_extra_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,21 @@ class Serve:
 
     @classmethod
     def of(cls, line: str) -> Serve:
-        """From ``line``, as it stands after ``vllm serve`` in a shell."""
+        """From ``line``, as it stands after ``vllm serve`` in a shell.
+
+        Raises :class:`~kvconn.errors.ConfigurationError` for one that no shell would take.
+        """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         parser.add_argument(
             "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True
         )
         parser.add_argument("--prefix-caching-hash-algo", default="sha256")
         parser.add_argument("--kv-transfer-config")
-        known, _ = parser.parse_known_args(shlex.split(line))
+        try:
+            known, _ = parser.parse_known_args(shlex.split(line))
+        except (ValueError, argparse.ArgumentError) as error:
+            msg = f"--vllm is no command line ({error}): quote it as after `vllm serve` in a shell"
+            raise ConfigurationError(msg) from error
         return cls(
             known.enable_prefix_caching, known.prefix_caching_hash_algo, known.kv_transfer_config
         )
@@ -43,27 +52,26 @@ class Serve:
     @property
     def _whole(self) -> Mapping[str, Any]:
         try:
-            whole = json.loads(self.transfer or "{}")
+            return _mapping(json.loads(self.transfer or "{}"))
         except ValueError:
             return {}
-        return whole if isinstance(whole, Mapping) else {}
 
     @property
     def _ours(self) -> Mapping[str, Any] | None:
         """The part that names our connector; it may stand among several."""
-        whole = self._whole
-        several = whole.get("kv_connector") == _SEVERAL
-        parts = whole.get("kv_connector_extra_config", {}).get("connectors", []) if several else []
-        for part in parts or [whole]:
+        parts: list[Any] = [self._whole]
+        if self._whole.get("kv_connector") == _SEVERAL:
+            parts = _listed(_mapping(self._whole.get(_EXTRA)).get("connectors"))
+        for part in map(_mapping, parts):
             if part.get("kv_connector") == _CONNECTOR:
-                return dict(part)
+                return part
         return None
 
     @property
     def backends(self) -> list[str]:
-        """What it is to store into."""
-        named = (self._ours or {}).get("kv_connector_extra_config", {}).get("backend", [])
-        return [named] if isinstance(named, str) else list(named)
+        """The URLs of what it is to store into; a backend that is a mapping has none."""
+        named = _listed(_mapping(_mapping(self._ours).get(_EXTRA)).get("backend"))
+        return [url for url in named if isinstance(url, str)]
 
     def findings(self) -> Iterator[Finding]:
         """What the connector would refuse, and why."""
@@ -94,9 +102,17 @@ class Serve:
         if self._whole.get("kv_load_failure_policy") != "recompute":
             says = 'the policy of the whole counts: "kv_load_failure_policy": "recompute"'
             return Verdict.BAD, says + ' beside "connectors"'
-        if not self.backends:
+        if not _mapping(ours.get(_EXTRA)).get("backend"):
             return Verdict.BAD, 'kv_connector_extra_config names no backend: add "backend"'
         return Verdict.GOOD, "as the connector wants it"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def hashes(algorithm: str | None) -> Finding:

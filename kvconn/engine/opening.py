@@ -9,7 +9,6 @@ from kvconn.connector import Connector
 from kvconn.engine.engine import Engine, Observer
 from kvconn.engine.paged import KVShape, PagedKV
 from kvconn.engine.worker import EngineWorker
-from kvconn.identity import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +43,7 @@ def open_engine(
         for rank, connector in enumerate(connectors):
             kv = PagedKV(shape)
             half = connector.open_worker(
-                shape.geometry, shape.namespace, kv.caches, Shard(rank, shape.ranks)
+                shape.geometry, shape.namespace, kv.caches, shape.geometry.shard(rank)
             )
             workers.append(EngineWorker(kv, half, rank))
         yield Engine(

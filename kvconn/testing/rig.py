@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kvconn.backend import Backend, Settings, WorkerSide
-from kvconn.identity import Namespace, Shard, content_key
+from kvconn.identity import Namespace, content_key
 from kvconn.memory import KVCaches
 from kvconn.ranks import RankVerdicts
 from kvconn.scheduler import SchedulerConnector
@@ -73,18 +73,13 @@ class Rig:
             WorkerConnector(
                 make(), geometry, namespace,
                 KVCaches(pages, num_blocks=self.blocks, blocks_per_chunk=BLOCKS_PER_CHUNK),
-                shard=self._shard(rank), settings=settings,
+                shard=geometry.shard(rank), settings=settings,
             )
             for rank, pages in enumerate(self.pages)
         ]  # fmt: skip
         self.ranks = RankVerdicts(geometry.workers)
         self.ended: dict[int, list[bool]] = {}
         """Verdicts that nobody asked about yet."""
-
-    def _shard(self, rank: int) -> Shard:
-        """Of replicas, neighbours hold the same."""
-        index, replica = divmod(rank, self.geometry.replicas)
-        return Shard(index, self.geometry.ranks, replica, self.geometry.replicas)
 
     def step(self) -> list[Transfer]:
         """An engine's step: what a backend moves by itself goes to every rank."""

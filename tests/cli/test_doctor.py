@@ -162,6 +162,34 @@ def test_arguments_that_the_connector_would_refuse_are_bad(doctor, planted, line
     assert says in findings(out)[about]["says"]
 
 
+@pytest.mark.parametrize("line", ["MODEL --kv-transfer-config '{", "MODEL --kv-transfer-config"])
+def test_arguments_that_no_shell_would_take_are_a_wrong_call(doctor, line):
+    status, out, err = doctor("--vllm", line)
+    assert status == 2
+    assert "quote it as after `vllm serve`" in err
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    ["[]", "7", '{"kv_connector_extra_config": "x"}', '{"kv_connector": "MultiConnector"}',
+     '{"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [3]}}',
+     '{"kv_connector": "KVConnConnector", "kv_connector_extra_config": [1]}'],
+)  # fmt: skip
+def test_a_configuration_of_another_shape_is_bad_and_no_traceback(doctor, transfer):
+    line = shlex.join(["MODEL", "--kv-transfer-config", transfer])
+    status, out, err = doctor("--vllm", line, "--json")
+    assert status == 1
+    assert findings(out)["--kv-transfer-config"]["verdict"] == "bad"
+    assert "Traceback" not in out + err
+
+
+def test_a_backend_may_be_a_mapping(doctor):
+    status, out, _ = doctor("--vllm", serve({"name": "mem", "capacity": "8MiB"}), "--json")
+    assert status == 0
+    assert findings(out)["--kv-transfer-config"]["verdict"] == "good"
+
+
 @pytest.mark.needs("disk")
 @pytest.mark.parametrize(("seed", "status"), [(None, 1), ("7", 0)])
 def test_hashes_that_differ_between_processes_are_bad_for_a_disk(

@@ -29,7 +29,7 @@ BACKENDS = ["memory", "shelf", "write_through", "write_back"]
 
 def make_backend(name: str, chunks: int, geometry: Geometry, shelf: Shelf) -> Backend:
     """One more instance; those that share a shelf see each other's objects."""
-    memory = MemoryConfig(capacity=chunks * geometry.ranks * geometry.slot_bytes)
+    memory = MemoryConfig(capacity=chunks * geometry.workers * geometry.slot_bytes)
     objects = chunks * geometry.ranks * object_bytes(geometry.chunk_bytes)
     store = ShelfConfig(capacity=objects, shelf=shelf, **shelf.options)
     if name == "memory":
@@ -52,13 +52,14 @@ class Opener:
         chunks: int = 8,
         *,
         ranks: int = 1,
+        replicas: int = 1,
         namespace: Namespace = NAMESPACE,
         policies: Sequence[tuple[str, Any]] = (),
         settings: Settings | None = None,
         strict: bool = True,
         wrap: Callable[[Backend], Backend] = lambda backend: backend,
     ) -> Rig:
-        geometry = geometry_of(ranks)
+        geometry = geometry_of(ranks, replicas)
         rig = Rig(
             lambda: make_backend(self.name, chunks, geometry, self.shelf), geometry, namespace,
             policies=policies, settings=settings, strict=strict, wrap=wrap,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvconn.blockstore import Capabilities
 from kvconn.identity import Shard, parse_object_id
 from kvconn.types import Request
 
@@ -23,6 +24,21 @@ def test_K2_a_hit_needs_every_shard_also_when_a_store_is_found_again(open_shelf,
     assert again.hits(keys) == 3
     assert again.scheduler.lookup(READER, keys) == 3
     assert again.load(READER, keys[:3]) == [True] * 3
+
+
+def test_K2_what_workers_hold_in_common_is_put_once(open_shelf, shelf, keys):
+    leave(open_shelf(), keys)
+    alone = shelf.calls["put"]
+    shelf.objects.clear()
+    leave(open_shelf(replicas=3), keys)
+    assert shelf.calls["put"] == 2 * alone
+    assert len(shelf.objects) == len(keys)
+
+
+def test_L6_workers_whose_stores_are_their_own_each_hold_a_copy(open_shelf, shelf):
+    assert open_shelf(chunks=8, replicas=2).capacity == 8
+    shelf.capabilities = Capabilities(scheduler_visible=False)
+    assert open_shelf(chunks=8, replicas=2).capacity == 4
 
 
 def test_K2_a_shard_that_is_listed_twice_does_not_stand_for_another(open_shelf, shelf, keys):

@@ -17,6 +17,7 @@ from vllm.v1.kv_cache_interface import (
 
 from kvconn.backend import Backend
 from kvconn.errors import ConfigurationError
+from kvconn.integrations.vllm import identity
 from kvconn.integrations.vllm.config import (
     read_options,
     refuse_private_hashes,
@@ -183,3 +184,31 @@ def test_an_older_vllm_is_refused():
 def test_the_engine_does_not_start_and_says_why(run_engine):
     with pytest.raises(run_engine.Failed, match='add "kv_load_failure_policy": "recompute"'):
         run_engine({"backend": "null://"}, [], transfer={"kv_load_failure_policy": "fail"})
+
+
+def replicas(ranks, *kinds, heads, overrides=None, **fields):
+    model = SimpleNamespace(
+        get_total_num_kv_heads=lambda: heads,
+        model_arch_config=SimpleNamespace(per_layer_overrides=overrides),
+        hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": heads, **fields}),
+    )
+    specs = [spec(kind, num_kv_heads=1, head_size=size) for kind, size in kinds]
+    config = SimpleNamespace(
+        kv_cache_groups=[SimpleNamespace(kv_cache_spec=one, layer_names=["a"]) for one in specs]
+    )
+    return identity._replicas(model, config, ranks)
+
+
+FULL, WINDOW, MLA = (FullAttentionSpec, 64), (SlidingWindowSpec, 64), (MLAAttentionSpec, 64)
+
+
+def test_K2_only_what_is_surely_the_same_on_several_ranks_is_stored_once():
+    assert replicas(4, MLA, heads=16) == 4
+    assert replicas(4, FULL, heads=1) == 4
+    assert replicas(4, FULL, WINDOW, heads=2) == 2
+    assert replicas(2, FULL, heads=2) == replicas(2, FULL, heads=8) == 1
+    assert replicas(3, FULL, heads=2) == 1
+    assert replicas(4, FULL, MLA, heads=1) == 1
+    assert replicas(2, FULL, (FullAttentionSpec, 128), heads=1) == 1
+    assert replicas(2, FULL, heads=1, overrides=[{}, {"total_num_kv_heads": 2}]) == 1
+    assert replicas(2, FULL, heads=1, num_global_key_value_heads=2) == 1

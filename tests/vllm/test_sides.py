@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from kvconn.connector import Connector
 from kvconn.geometry import Geometry
 from kvconn.guard import Guard
 from kvconn.identity import Namespace
+from kvconn.integrations.vllm import adapters
 from kvconn.integrations.vllm.adapters import Adapters
 from kvconn.integrations.vllm.config import VllmOptions
 from kvconn.integrations.vllm.groups import Groups
@@ -437,6 +439,31 @@ def test_K3_another_adapter_and_other_weights_in_its_place_are_misses(make_side,
     assert matched(side, Request("trained further", lora_request=ours)) == 0
 
 
+def test_F3_an_adapter_whose_files_hang_is_not_waited_for(make_side, tmp_path, monkeypatch):
+    go = threading.Event()
+    monkeypatch.setattr(adapters, "fingerprint", lambda *_: go.wait(20))
+    monkeypatch.setattr(adapters, "PATIENCE_S", 0.05)
+    side, request = make_side(), Request(lora_request=lora(tmp_path))
+    assert side.matched_tokens(request, 0) is None
+    assert matched(side, request) == 0
+    assert side.orders(step({"r": 40})).stores == []
+    go.set()
+
+
+def test_K3_adapters_that_cannot_be_read_share_nothing(make_side, tmp_path, monkeypatch):
+    def unreadable(*_):
+        raise ValueError
+
+    monkeypatch.setattr(adapters, "fingerprint", unreadable)
+    keys = []
+    for _ in range(2):  # two processes
+        side, request = make_side(), Request(lora_request=lora(tmp_path))
+        assert matched(side, request) == 0
+        keys.append(side._tracked(request).keys())
+        side.finished("r")
+    assert set(keys[0]).isdisjoint(keys[1])
+
+
 def test_nothing_is_stored_before_the_adapter_is_known(make_side, tmp_path):
     side, request = make_side(), Request(lora_request=lora(tmp_path))
     side.started(request)
@@ -496,6 +523,13 @@ def test_a_reset_is_told_as_removals_and_nothing_is_remembered(make_side):
     (removed,) = side.take_events()
     assert sorted(removed.block_hashes) == sorted(told(0, 9))
     assert not side._events._chunks
+
+
+def test_a_chunk_is_told_in_each_group(make_side):
+    side = make_side(events=True, windows=(None, 12))
+    store_in_both(side)
+    told_of = [(event.group_idx, event.block_hashes) for event in side.take_events()]
+    assert told_of == [(g, told(first)) for first in (0, 3, 6) for g in (0, 1)]
 
 
 def test_what_failed_to_be_stored_is_told_to_nobody(make_side):

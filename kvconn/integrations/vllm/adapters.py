@@ -2,12 +2,16 @@
 
 vLLM's block hashes carry an adapter's name, since 0.31 its path as well, and never what is in the
 files: an adapter that was trained further in its place would hit what a disk holds of the old one.
-The files are read on a thread of their own; until that is done, requests of the adapter wait.
+The files are read on a thread of their own; until that is done, requests of the adapter wait, for
+:data:`PATIENCE_S` at most, and then neither load nor store.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import time
+import uuid
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvconn.integrations.vllm.weights import fingerprint
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapter", "Adapters"]
 
+_log = logging.getLogger("kvconn")
+
+PATIENCE_S = 5.0
 _MOST = 1024
 _CONFIG = "adapter_config.json"
 
@@ -30,13 +37,20 @@ class Adapter:
     path: str
     weights: str | None = None
     """``None`` until it is known."""
+    late_at: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
 
     def read(self) -> None:
         """On a thread.  What cannot be read is like no other, so that nothing is ever shared."""
         try:
             self.weights = fingerprint(self.path, _CONFIG)
-        except OSError as error:
-            self.weights = f"unreadable {id(self)} {error.errno}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, requests wait for the end
+            self.weights = f"unreadable {uuid.uuid4()}"
+            _log.warning("LoRA adapter %s: %s; its blocks are not shared", self.name, error)
+
+    @property
+    def late(self) -> bool:
+        """Whether nobody should wait for it any longer: a file system may hang."""
+        return self.weights is None and time.monotonic() > self.late_at
 
     @property
     def identity(self) -> tuple[str, str, str]:

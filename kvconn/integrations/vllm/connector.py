@@ -29,7 +29,7 @@ from kvconn.integrations.vllm.figures import (
     worker_totals,
 )
 from kvconn.integrations.vllm.groups import Groups
-from kvconn.integrations.vllm.identity import geometry_of, namespace_of, shard_of
+from kvconn.integrations.vllm.identity import geometry_of, namespace_of
 from kvconn.integrations.vllm.metadata import StepOrders, StepVerdicts
 from kvconn.integrations.vllm.releases import HybridSupport, hit_source, transfer_results
 from kvconn.integrations.vllm.scheduler_side import SchedulerSide
@@ -142,7 +142,7 @@ class KVConnConnector(KVConnectorBase_V1, HybridSupport):
         """Open the worker half over vLLM's tensors; raises when they cannot be paged."""
         caches = caches_of(kv_caches, self._kv_cache_config, self._options.blocks_per_chunk)
         rank = get_tensor_model_parallel_rank()
-        shard = shard_of(self._geometry, rank)
+        shard = self._geometry.shard(rank)
         worker = self._connector.open_worker(self._geometry, self._namespace, caches, shard)
         self._worker = WorkerSide(worker, rank)
         self._collector = Collector(lambda: worker_totals(worker.figures()))

@@ -10,7 +10,7 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from kvconn.geometry import Geometry
-from kvconn.identity import Namespace, Shard
+from kvconn.identity import Namespace
 from kvconn.integrations.vllm.groups import block_bytes, layer_specs
 from kvconn.integrations.vllm.weights import fingerprint
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-__all__ = ["geometry_of", "namespace_of", "shard_of"]
+__all__ = ["geometry_of", "namespace_of"]
 
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version")
 
@@ -40,22 +40,33 @@ def geometry_of(
     )
 
 
-def shard_of(geometry: Geometry, rank: int) -> Shard:
-    """What tensor-parallel rank ``rank`` holds; of replicas, neighbours hold the same."""
-    index, replica = divmod(rank, geometry.replicas)
-    return Shard(index, geometry.ranks, replica, geometry.replicas)
-
-
 def _replicas(model: ModelConfig, kv_cache_config: KVCacheConfig, ranks: int) -> int:
-    """Ranks that hold the same KV: all of them with MLA, some where heads are fewer than ranks."""
+    """Neighbouring ranks that hold the same KV in every layer.
+
+    All of them with MLA, and some where there are fewer KV heads than ranks.  vLLM knows it of MLA
+    only; of heads it is worked out where nothing says that layers differ, for a copy each is never
+    wrong and one copy of two shards always is.
+    """
     specs = [spec for group in kv_cache_config.kv_cache_groups for spec in layer_specs(group)]
     latent = [isinstance(spec, MLAAttentionSpec) for spec in specs]
     if all(latent):
         return ranks
-    if any(latent) or len({spec.page_size_bytes for spec in specs}) > 1:
-        return 1  # not all layers alike: a copy each is never wrong
+    if any(latent) or len({(spec.num_kv_heads, spec.head_size) for spec in specs}) > 1:
+        return 1
     heads = model.get_total_num_kv_heads()
+    if model.model_arch_config.per_layer_overrides or _head_counts(model) - {heads}:
+        return 1
     return ranks // heads if ranks % heads == 0 else 1
+
+
+def _head_counts(model: ModelConfig) -> set[int]:
+    """Every number of KV heads that the model's configuration names, whatever for."""
+    fields: dict[str, Any] = model.hf_text_config.to_dict()
+    return {
+        count
+        for name, count in fields.items()
+        if name.endswith(("key_value_heads", "kv_heads")) and isinstance(count, int)
+    }
 
 
 def namespace_of(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
+from kvconn.integrations.vllm.version import release_of
+
 if TYPE_CHECKING:
     from vllm.config import SpeculativeConfig
-    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.output import KVConnectorBlockState, SchedulerOutput
 
     from kvconn.config import ConnectorConfig
 
@@ -23,11 +24,8 @@ __all__ = [
     "transfer_results",
 ]
 
-_FOUND = re.match(r"(\d+)\.(\d+)", vllm.__version__)
-RELEASE = (int(_FOUND[1]), int(_FOUND[2])) if _FOUND else (0, 0)
-if RELEASE == (0, 0):
-    RELEASE = (9999, 0)  # built from its sources: as the newest
-
+RELEASE = release_of(vllm.__version__) or (9999, 0)
+"""One that was built from its sources counts as the newest."""
 
 FAILS_WHOLE_REQUESTS = RELEASE >= (0, 30)
 """0.30 lets a connector say that a request's load failed.  Before, it could name blocks of one
@@ -74,6 +72,7 @@ class BlockTables:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[list[int], ...]] = {}
+        self._state: KVConnectorBlockState | None = None
 
     def step(self, output: SchedulerOutput) -> None:
         """A step was scheduled."""

@@ -67,6 +67,11 @@ class TrackedRequest:
         """Whether everything that its keys are made of is known."""
         return self.adapter is None or self.adapter.weights is not None
 
+    @property
+    def nameless(self) -> bool:
+        """Whether it is not worth waiting for that."""
+        return self.adapter is not None and self.adapter.late
+
     def keys(self) -> list[Key]:
         """The keys of each whole chunk, made of its last block's hash, which names all before it.
 

@@ -94,7 +94,7 @@ class SchedulerSide:
         tracked.computed = computed
         size = self._geometry.chunk_tokens
         first = computed // size
-        if tracked.refused:
+        if tracked.refused or tracked.nameless:
             return 0
         if not tracked.named:
             return None

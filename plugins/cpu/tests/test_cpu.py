@@ -161,6 +161,13 @@ def test_capacity_is_the_total_over_all_ranks(capacity, ranks, chunks):
     assert held == chunks * ranks * SLOT <= capacity
 
 
+def test_capacity_is_the_total_over_workers_that_hold_the_same_too():
+    scheduler = Connector.load(f"cpu://?capacity={8 * SLOT}").open_scheduler(
+        Geometry(4, BLOCK_BYTES, ranks=2, replicas=2), SPACE
+    )
+    assert scheduler.collect_stats()["capacity"] == 2
+
+
 @pytest.mark.parametrize(("capacity", "ranks"), [(SLOT - 1, 1), (2 * SLOT - 1, 2)])
 def test_a_capacity_below_one_slot_on_every_rank_is_refused(capacity, ranks):
     connector = Connector.load(f"cpu://?capacity={capacity}")

@@ -17,7 +17,7 @@ from kvconn_disk.store import DiskStore
 
 from kvconn.connector import Connector
 from kvconn.geometry import Geometry
-from kvconn.identity import Namespace, Shard, content_key
+from kvconn.identity import Namespace, content_key
 from kvconn.memory import KVCaches
 from kvconn.ranks import RankVerdicts
 from kvconn.scheduler import SchedulerConnector
@@ -112,7 +112,7 @@ class Engine:
                 geometry,
                 space,
                 KVCaches({"layer": pages}, num_blocks=BLOCKS),
-                Shard(rank, geometry.ranks),
+                geometry.shard(rank),
             )
             for rank, (connector, pages) in enumerate(
                 zip(self.connectors[1:], self.pages, strict=True)
